@@ -1,8 +1,7 @@
 """Kill a workflow at seeded random moments, go on with a plain `snakemake`.
 
 Each kill is SIGKILL to the whole process group. Most wait until a trainer is between the first and the last step of
-a segment, by its log; others until a file is half-written; the others come at any moment. Beside that, what tests of
-faults share.
+a segment, by its log; the others until a file is half-written. Beside that, what tests of faults share.
 """
 
 import base64
@@ -100,16 +99,13 @@ def start(workflow: Workflow, *targets: str) -> subprocess.Popen:
 def kill_at(workflow: Workflow, process: subprocess.Popen, kind: str, dice: random.Random) -> bool:
     """Kill the process group at a moment of this kind; return False where the workflow ended before."""
     launched, seen, skip = time.time() - 1, set(), dice.choice((0, 0, 1))
-    delay = dice.uniform(0.0, 1.5) if kind in TRAINERS else dice.uniform(1.0, 20.0)
+    delay = dice.uniform(0.0, 1.5) if kind in TRAINERS else 0.0
     while process.poll() is None:
         if kind in TRAINERS:
             seen |= within_a_segment(workflow, kind, launched)
             ready = len(seen) > skip
-        elif kind == "writing":
-            ready = any(path.parent.parent.name == "checkpoints" for path in half_written(workflow))
-            delay = 0.0
         else:
-            ready = True
+            ready = any(path.parent.parent.name == "checkpoints" for path in half_written(workflow))
         if ready:
             time.sleep(delay)
             if process.poll() is None:

@@ -63,6 +63,12 @@ def test_a_slice(name):
     assert found.flops * devices == tpu.flops * chips and found.hbm * devices == tpu.hbm * chips
 
 
+def test_what_the_compiler_is_told_of_a_slice():
+    assert topology("v4-8").compiler_options == {"chip_config_name": "megacore"}
+    assert topology("v5e-1").compiler_options == {"chips_per_host_bounds": (1, 1, 1)}
+    assert not topology("v5e-256").compiler_options
+
+
 def test_every_version_is_held_against_googles_pages():
     assert {name.split("-")[0] for name in SLICES} == set(TPUS)
     runtimes = {"v5e": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": "v2-alpha-tpuv6e"}

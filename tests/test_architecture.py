@@ -1,9 +1,6 @@
-"""What starts with Snakemake, and with a profile, is light: tests of what `make lint` does not see."""
+"""What starts with Snakemake, and with a profile, is light: what `make lint` looks at is what the rules import."""
 
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -27,16 +24,11 @@ def imported_by_the_rules() -> set[str]:
     return found
 
 
-def test_nothing_heavy_is_loaded_by_what_the_rules_import():
+def test_lint_looks_at_all_that_the_rules_import():
     modules = imported_by_the_rules()
     assert "tpulm.config.texts" in modules and "tpulm.workflow.paths" in modules
-    covered = LIGHT["source_modules"]  # of what these import in functions, `make lint` says the same
+    covered = LIGHT["source_modules"]  # which import nothing heavy, nor what imports it
     assert [one for one in modules if not any(f"{one}.".startswith(f"{part}.") for part in covered)] == []
-    code = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]; print(*sys.modules)"
-    command = [sys.executable, "-c", code, *sorted(modules)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert not set(LIGHT["forbidden_modules"]) & set(done.stdout.split())
 
 
 def test_profiles_import_the_core_only():

@@ -3,7 +3,6 @@
 import ast
 import gzip
 import hashlib
-import http.server
 import io
 import json
 import os
@@ -11,10 +10,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections import Counter
 from pathlib import Path
 
+import loopback_hub
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -540,41 +539,6 @@ for changes in ({{}}, {{"name": "other"}}, {{"dataset": "some/absent"}}):
 """
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
-    """As much of the hub's API as `datasets` asks for when it loads a pinned data set of Parquet files."""
-
-    def do_GET(self):
-        path = self.path.split("?")[0]
-        api, files = "/api/datasets/some/set", f"/datasets/some/set/resolve/{COMMIT}/"
-        if path.startswith(files) and (body := PUBLISHED.get(path.removeprefix(files))):
-            self.answer(200, body, **{"ETag": f'"{hashlib.sha1(body).hexdigest()}"', "X-Repo-Commit": COMMIT})
-        elif path.startswith(files):
-            self.answer(404, **{"X-Error-Code": "EntryNotFound"})
-        elif path == f"{api}/tree/{COMMIT}":
-            self.answer(200, json.dumps([{"type": "directory", "path": "data", "oid": "0"}]).encode())
-        elif path.startswith(f"{api}/tree/{COMMIT}/data"):
-            entries = [{"type": "file", "path": k, "size": len(v), "oid": "1"} for k, v in PUBLISHED.items()]
-            self.answer(200, json.dumps(entries).encode())
-        elif path == f"{api}/revision/{COMMIT}":
-            siblings = [{"rfilename": name} for name in PUBLISHED]
-            self.answer(200, json.dumps({"id": "some/set", "sha": COMMIT, "siblings": siblings}).encode())
-        else:
-            self.answer(404, **{"X-Error-Code": "RepoNotFound"})
-
-    do_HEAD = do_GET
-
-    def answer(self, code, body=b"", **headers):
-        self.send_response(code)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def log_message(self, *arguments):
-        pass
-
-
 def read_in_process(tmp_path, **environment):
     """Return what READ_HUB prints in a process of its own: the address of the hub is read when it starts."""
     environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts"), "HF_HOME": str(tmp_path / "home")} | environment
@@ -583,13 +547,11 @@ def read_in_process(tmp_path, **environment):
 
 
 def test_a_dataset_of_a_hub(tmp_path):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        said = read_in_process(tmp_path, HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}", HF_HUB_OFFLINE="0")
-    finally:
-        server.shutdown()
-        server.server_close()
+    with loopback_hub.served() as hub:
+        repository = hub.repositories["datasets/some/set"] = loopback_hub.Repository(False)
+        repository.commits[COMMIT] = ("data", PUBLISHED)
+        token = loopback_hub.TOKEN
+        said = read_in_process(tmp_path, HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="0", HF_TOKEN=token)
     texts, other, absent = said
     assert texts == "[['a b', 'c d']]"
     assert other.startswith("corpus: some/set ") and "name other" in other and "['default']" in other

@@ -136,9 +136,3 @@ def test_every_installed_file_is_as_its_package_says():
                 assert base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == file.hash.value, file
                 checked += 1
     assert checked > 68_000
-
-
-def test_no_lock_names_a_registry():
-    for path in ENVS.iterdir():
-        if path.is_file():
-            assert not re.search(r"https?://|--(extra-)?index-url|files\.", path.read_text()), path

@@ -77,27 +77,6 @@ def test_the_code_of_a_backend_is_without_that_of_the_other(script, backend, oth
         assert not re.search(rf"^(import|from) ({other})\b", (SCRIPTS / "tpulm" / file).read_text(), re.M), file
 
 
-IMPORT_ALL = """
-import importlib, sys
-sys.path.insert(0, sys.argv[1])
-importlib.import_module("tpulm." + sys.argv[2])
-print("\\n".join(name for name in sys.modules if name.startswith("tpulm.") and name.count(".") == 2))
-"""
-
-
-@pytest.mark.parametrize("module", ["models.building", "corpus.splits"])
-def test_what_python_really_imports_is_among_the_declared(module):
-    # Without TensorFlow, as a job starts that trains on JAX.
-    code = "import os, sys; os.environ['KERAS_BACKEND'] = 'jax'; sys.modules['tensorflow'] = None\n" + IMPORT_ALL
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(SCRIPTS), module], capture_output=True, text=True, check=True
-    )
-    path = SCRIPTS / "tpulm" / f"{module.replace('.', '/')}.py"
-    files = imported(path, SCRIPTS) | {path}
-    declared = {".".join(file.relative_to(SCRIPTS).with_suffix("").parts) for file in files}
-    assert set(done.stdout.split()) <= declared
-
-
 @pytest.mark.unit
 def test_the_version_is_the_same_everywhere():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]

@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 import warm
 from test_mlm_tensorflow import (  # noqa: F401 (a fixture)
-    IN_TURN,
     MASKING,
     ONE_TYPE,
     OPTIMIZER,
     RECIPE,
     SIZES,
-    check_segments,
     manifest,
     records,
     run_and_stop,
@@ -216,10 +214,6 @@ def test_the_exported_folder_is_the_model(manifest, trained_by_both, tmp_path): 
     warm.run("tensorflow", LOGITS, str(folder), str(manifest), json.dumps(RECIPE), str(tmp_path / "logits.npy"))
     ours = load_arrays(trained / "logits")["logits"]
     assert np.abs(np.load(tmp_path / "logits.npy") - ours).max() < 1e-4 < np.abs(ours).max()
-
-
-def test_two_segments_give_the_bytes_of_one_dropout_included(manifest, tmp_path):  # noqa: F811
-    check_segments(tmp_path, train_jax(manifest, tmp_path, IN_TURN, dropout=0.1))
 
 
 SEGMENT = (

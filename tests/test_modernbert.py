@@ -7,7 +7,6 @@ import pytest
 import safetensors.numpy
 import warm
 from openers import LOCKS
-from ruamel.yaml import YAML
 from test_mlm_jax import train_jax
 from test_mlm_tensorflow import MASKING, manifest  # noqa: F401 (a fixture)
 from tpulm.config.model_sizes import masked_size
@@ -284,44 +283,3 @@ def test_sizes_are_those_of_modernbert_base():
     assert theta == 7 and type(theta) is float
     with pytest.raises(UserError, match="^the.model .*hidden_act"):
         sizes_of({"architecture": "modernbert", "hidden_act": "gelu"}, "the.model")
-
-
-ANSWERS = """
-import json, sys
-from transformers import pipeline
-folder, prompts = json.loads(sys.argv[1])
-fill = pipeline("fill-mask", model=folder, device="cpu")
-print("RESULT" + json.dumps([fill(prompt) for prompt in prompts]))
-"""
-WORKFLOW = {
-    "corpus": {"source": "python-docs", "max_documents": 600, "held_out": {"validation": 0.01, "test": 0.01}},
-    "tokenizer": {"vocab_size": 400, "model": "bpe"},
-    "tfrecords": {"sequence_length": 64, "packing": "segments", "shards": {"train": 1}},
-    "mlm": {
-        "runs": {
-            "modern": {
-                "backend": "jax", "steps": 20, "checkpoint_every": 10, "batch_size": 8, "learning_rate": 3e-3,
-                "model": TINY | {"num_hidden_layers": 3, "initializer_range": 0.1}, "z_loss": 1e-4,
-                "masking": {"mlm_probability": 0.3},
-            }
-        }
-    },
-    "prompts": {"fill_mask": ["Return the [MASK] of the list.", "The [MASK] is a string, isn't it ?"]},
-}  # fmt: skip
-
-
-@pytest.mark.long
-def test_a_run_is_trained_measured_and_asked_and_transformers_answers_the_same(fresh, openers):
-    with open(fresh / "config.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(WORKFLOW, file)
-    fresh("mlm", "--cores", "2")
-    results = fresh / "results/mlm/modern"
-    metrics = json.loads((results / "metrics.json").read_text())
-    assert metrics["validation"]["loss"] < np.log(400) and metrics["test"]["predictions"] > 10
-    found = json.loads((results / "fill_mask.json").read_text())
-    prompts = [item["prompt"] for item in found]
-    answers = openers.result("transformers 5", ANSWERS, [str(results / "model"), prompts])
-    for item, theirs in zip(found, answers, strict=True):
-        assert [answer["token"] for answer in item["answers"]] == [answer["token"] for answer in theirs]
-        scores = [[answer["score"] for answer in some] for some in (item["answers"], theirs)]
-        np.testing.assert_allclose(*scores, atol=1e-5)

@@ -306,19 +306,6 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
     assert len({line[3] for line in lines}) == len(runs)
 
 
-def test_slices():
-    v3, v4, v5e, v5p = (topology(name) for name in ("v3-8", "v4-8", "v5e-256", "v5p-8"))
-    assert (v3.compiler_name, v3.devices, v3.hbm) == ("v3:2x2", 8, 16 * 2**30)
-    assert (v4.compiler_name, v4.devices, v4.compiler_options) == ("v4:2x2x1", 4, {"chip_config_name": "megacore"})
-    assert (v5e.compiler_name, v5e.devices) == ("v5e:16x16", 256)
-    assert (v5p.compiler_name, v5p.devices, topology("v6e-8").compiler_name) == ("v5p:2x2x1", 4, "v6e:2x4")
-    assert (topology("v5e-1").compiler_name, topology("v6e-1").devices) == ("v5e:1x1", 1)
-    assert topology("v5e-1").compiler_options == {"chips_per_host_bounds": (1, 1, 1)} and not v5e.compiler_options
-    for name in ("v7-8", "v5e", "v5e-0", "v5e-12", "v3-1", "v4-2", "tpu", "v5e-100000"):
-        with pytest.raises(UserError, match=f'"{name}"'):
-            topology(name)
-
-
 # The stage
 
 

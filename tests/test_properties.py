@@ -1,8 +1,7 @@
-"""Properties of packing, ranges, framing and configs, whatever comes; test_training_data.py has the others."""
+"""Properties of packing, ranges and configs, whatever comes; test_training_data.py has the others."""
 
 import copy
 import hashlib
-import json
 import re
 from collections import Counter
 
@@ -14,9 +13,7 @@ from hypothesis import strategies as st
 from tpulm.config.reading import complete, read_yaml
 from tpulm.core.errors import UserError
 from tpulm.corpus.parts import clean
-from tpulm.records.reader import Records
-from tpulm.records.shards import Layout, pack, plan_ranges, unpadded
-from tpulm.records.tfrecord import Example, decode, encode, frame, scan, write_records
+from tpulm.records.shards import Layout, pack, plan_ranges
 from tpulm.tokenization.pipeline import Recipe
 from tpulm.tokenization.training import train
 
@@ -102,73 +99,6 @@ def test_ranges_hold_every_document_once(lengths, shards):
     for part in ranges:
         assert part["documents"] == part["stop"] - part["start"] >= 1
         assert part["characters"] == sum(lengths[part["start"] : part["stop"]])
-
-
-@st.composite
-def blocks(draw):
-    """Records of one length, in blocks."""
-    length = draw(st.integers(1, 60))
-    record = st.lists(st.integers(0, 2**31 - 1), min_size=length, max_size=length)
-    return length, draw(st.lists(st.lists(record, min_size=1, max_size=5), min_size=1, max_size=5))
-
-
-def shard(folder, length, parts):
-    """Write records as a shard with a manifest; return the manifest's path and the records."""
-    (folder / "train").mkdir(exist_ok=True)
-    path, index = folder / "train/a.tfrecord", folder / "train/a.index"
-    written = write_records(str(path), str(index), [unpadded(np.array(part, np.int32)) for part in parts])
-    entry = {"file": "train/a.tfrecord", "index": "train/a.index", **written}
-    manifest = {"sequence_length": length, "tokens_per_record": length, "splits": {"train": {"shards": [entry]}}}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    return folder / "manifest.json", [record for part in parts for record in part]
-
-
-@given(blocks())
-@FAST
-def test_records_are_read_as_they_were_written(tmp_path_factory, drawn):
-    folder = tmp_path_factory.mktemp("shard")
-    manifest, expected = shard(folder, *drawn)
-    records = Records(manifest, "train")
-    records.verify()
-    assert records.read(np.arange(len(records))).tolist() == expected
-    assert [decode(data).tolist() for _, data in scan(folder / "train/a.tfrecord")] == expected
-
-
-@given(blocks(), st.data())
-@FAST
-def test_one_flipped_bit_or_a_cut_is_always_found(tmp_path_factory, drawn, data):
-    folder = tmp_path_factory.mktemp("shard")
-    manifest, expected = shard(folder, *drawn)
-    path = folder / "train/a.tfrecord"
-    whole = path.read_bytes()
-    place = data.draw(st.integers(0, len(whole) - 1))
-    flipped = bytearray(whole)
-    flipped[place] ^= 1 << data.draw(st.integers(0, 7))
-    path.write_bytes(flipped)
-    with pytest.raises(UserError, match="is corrupt: its SHA-256"):
-        Records(manifest, "train").verify()
-    with pytest.raises(UserError, match=r"is corrupt at bytes \d+ to \d+") as error:
-        list(scan(path))
-    start, stop = (int(part) for part in str(error.value).split("at bytes ")[1].split(":")[0].split(" to "))
-    assert start <= place < stop  # a length that is damaged is found by its own checksum
-    path.write_bytes(whole[:place])
-    with pytest.raises(UserError, match=f"has {place} bytes; manifest.json says {len(whole)}"):
-        Records(manifest, "train")
-
-
-@given(blocks())
-@FAST
-def test_examples_are_what_was_encoded(drawn):
-    """Equal to protobuf's own serialisation, for features of any name and size."""
-    values = np.array([record for part in drawn[1] for record in part], np.int32)
-    encoded = encode({"input_ids": values, "attention_mask": values % 2, "ä" * 99: values[:, :1]})
-    for row, data in zip(values, encoded, strict=True):
-        example = Example()
-        for name, of_row in (("input_ids", row), ("attention_mask", row % 2), ("ä" * 99, row[:1])):
-            example.features.feature[name].int64_list.value.extend(of_row.tolist())
-        assert data == example.SerializeToString(deterministic=True)
-        assert decode(data).tolist() == row.tolist()
-        assert len(frame([data])) == len(data) + 16
 
 
 ITSELF: list = []

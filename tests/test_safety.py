@@ -329,14 +329,6 @@ def test_a_model_with_code_of_its_own_is_an_unknown_key(tmp_path, planted):
         model_config({"architecture": "bert", "auto_map": {"AutoModel": "evil.Model"}}, manifest, "mlm.runs.x.model")
 
 
-def test_no_source_opens_pickles_or_runs_text():
-    banned = r"\bpickle\b|torch\.load|allow_pickle=True|trust_remote_code=True|(?<![.\w])(eval|exec)\(|yaml\.load\("
-    for path in [*(ROOT / "scripts").rglob("*.py"), *(ROOT / "rules").glob("*.smk"), ROOT / "Snakefile"]:
-        code = re.sub(r'""".*?"""|#.*', "", path.read_text(), flags=re.S if '"""' in path.read_text() else 0)
-        found = [line for line in code.splitlines() if re.search(banned, re.sub(r'"[^"]*"', '""', line))]
-        assert not found, f"{path}: {found}"
-
-
 # As rules/common.smk has it, for long chains of checkpoints.
 DEEP = """
 import sys

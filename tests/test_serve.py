@@ -9,15 +9,12 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 
 import pytest
-import warm
 from conftest import ROOT
 from tpulm.core.files import write_json
 
 PROGRAM = ROOT / "tools/serve.py"
-PROMPTS = ["def ", "The ", "Return the ", "import os\n", "If the", "A list of", "class ", "self.", "This module", "0 "]
 # A server with the command lines of vLLM and transformers: it answers with its own, and has a child that must end, too.
 SERVER = """#!{python}
 import json, os, signal, subprocess, sys
@@ -38,28 +35,6 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body.encode())
 HTTPServer((sys.argv[-3], int(sys.argv[-1])), Handler).serve_forever()
-"""
-# The likeliest continuation of each prompt, as the workflow computes it, and the smallest distance to another token.
-LIKELIEST = """
-import json, sys
-from tpulm.training import runtime
-runtime.start(2)
-import numpy as np
-from tpulm.models.causal import load_preset
-from tpulm.tokenization.causal import SentencePiece
-preset, prompts, count = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
-model, tokenizer = load_preset(preset), SentencePiece(f"{preset}/assets/tokenizer/vocabulary.spm")
-found = []
-for prompt in prompts:
-    ids, distances = [tokenizer.special["bos"], *tokenizer.encode([prompt])[0]], []
-    while len(distances) < count and ids[-1] != tokenizer.special["eos"]:
-        logits = model({"token_ids": np.array([ids]), "padding_mask": np.ones((1, len(ids)), int)})
-        logits = np.array(logits[0, -1])
-        best, second = np.argsort(logits)[:-3:-1]
-        distances.append(float(logits[best] - logits[second]))
-        ids.append(int(best))
-    found.append([tokenizer.decode(ids), min(distances)])
-print("RESULT" + json.dumps(found))
 """
 
 
@@ -223,27 +198,15 @@ def test_conversations_need_their_template(folder, port):
 
 
 @pytest.mark.long
-def test_transformers_serves_the_likeliest_tokens(trained, openers, port):
-    """Where two logits are nearly the same, either may be chosen."""
+def test_transformers_serves_a_model(trained, openers, port):
+    """What it answers with: tests/test_transformers.py compares the logits."""
     environment = openers.python("transformers 5").parents[1]
-    preset = trained.folder / "results/base/small/preset"
-    done = warm.run("jax", LIKELIEST, str(preset), json.dumps(PROMPTS), "8", folder=trained.folder)
-    expected = json.loads(done.stdout.rpartition("RESULT")[2])
-    assert sum(distance > 1e-3 for _, distance in expected) > 5
     process = started(trained.folder, "base/small", "--environment", environment, "--port", port)
     try:
         answer, command = process.stdout.readline(), process.stdout.readline()
         asked = subprocess.run(shlex.split(command), capture_output=True, text=True, check=True)
-        assert repr(json.loads(asked.stdout)["choices"][0]["text"]) in answer
-        request = {"model": "results/transformers/base/small", "max_tokens": 8, "temperature": 0}
-        for prompt, (text, distance) in zip(PROMPTS, expected, strict=True):
-            sent = urllib.request.Request(
-                f"http://127.0.0.1:{port}/v1/completions", json.dumps(request | {"prompt": prompt}).encode(),
-                {"Content-Type": "application/json"},
-            )  # fmt: skip
-            with urllib.request.urlopen(sent, timeout=60) as response:
-                found = prompt + json.load(response)["choices"][0]["text"]
-            assert found == text or distance < 1e-3
+        text = json.loads(asked.stdout)["choices"][0]["text"]
+        assert text and repr(text) in answer
     finally:
         process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130

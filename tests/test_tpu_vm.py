@@ -633,17 +633,3 @@ def test_training_on_tpu_vms_gives_the_bytes_of_training_here(trained, tmp_path)
                 project.folder / f"results/finetune/{run}/checkpoints/{step}/{file}" for run in ("python", "away")
             )
             assert here.read_bytes() == away.read_bytes(), file
-
-
-@pytest.mark.long  # test_a_slice_of_several_hosts has the place, and tests/test_hosts.py the training
-def test_several_hosts_train_as_one(trained, tmp_path):
-    project = training(trained, tmp_path, "pair", resources={"accelerator": "v4-16", "hosts": 2})
-    project.run("results/finetune/pair/checkpoints/00000005/state.json")
-    assert project.cloud.names() == []
-    (name,) = {call[4] for call in project.cloud.calls("create")}
-    launched = [call for call in project.cloud.calls("ssh") if "TRAINING_PROCESS=1" in call[-1]]
-    assert [call[4:6] for call in launched] == [[name, "--worker=1"]]
-    name = "checkpoints/00000005/history.csv"
-    histories = [project.folder / f"results/finetune/{run}/{name}" for run in ("python", "pair")]
-    losses = [[float(row.split(",")[1]) for row in path.read_text().split()[1:]] for path in histories]
-    assert len(losses[0]) == 5 and losses[1] == pytest.approx(losses[0], rel=1e-5)

@@ -134,12 +134,11 @@ def test_tokenizer_loads_and_round_trips(ready):
 TENSORFLOW = """
 import glob, json, sys
 from pathlib import Path
-import numpy as np
 import tensorflow as tf
 from tpulm.training.tensorflow_model import load_model
 from transformers import AutoTokenizer, pipeline
 
-results, length, prompts, ids, out, model = json.loads(sys.argv[1])
+results, length, prompts, out, model = json.loads(sys.argv[1])
 features = {name: tf.io.FixedLenFeature([length], tf.int64) for name in ("input_ids", "attention_mask")}
 rows = {"train": [], "validation": [], "test": []}
 for split in rows:
@@ -156,21 +155,17 @@ model = load_model(Path(f"{results}/mlm/tiny/model"))
 tokenizer = AutoTokenizer.from_pretrained(f"{results}/mlm/tiny/model")
 fill = pipeline("fill-mask", model=model, tokenizer=tokenizer, framework="tf", dtype=None)
 answers = [fill(prompt) for prompt in prompts]
-
-ids = np.array([ids])
-said = model(input_ids=ids, attention_mask=(ids != 3).astype(int), output_hidden_states=True)
-json.dump([rows, answers, said.hidden_states[0].numpy().tolist()], open(out, "w"))
+json.dump([rows, answers], open(out, "w"))
 """
-IDS = [0, 64, 5, 4, 13, 1, 66, 3, 3]
 
 
 @pytest.fixture(scope="module")
 def opened(ready, config, tmp_path_factory):
-    """What TensorFlow makes of the records, and of its own model with transformers: (rows, answers, hidden states)."""
+    """What TensorFlow makes of the records, and of its own model with transformers: (rows, answers)."""
     out = tmp_path_factory.mktemp("opened") / "out.json"
     length, prompts = config["tfrecords"]["sequence_length"], config["prompts"]["fill_mask"]
     model = config["mlm"]["runs"]["tiny"]["backend"] == "tensorflow"
-    asked = json.dumps([str(ready / "results"), length, prompts, IDS, str(out), model])
+    asked = json.dumps([str(ready / "results"), length, prompts, str(out), model])
     environment = os.environ | {"TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT / "scripts")}
     done = subprocess.run([sys.executable, "-c", TENSORFLOW, asked], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -203,7 +198,7 @@ def test_tensorflow_reads_every_shard_and_finds_the_tokenizers_output(ready, con
         assert start == len(texts)
 
 
-def test_masked_models_are_measured_on_what_they_were_not_trained_on(ready, config):
+def test_perplexity_is_that_of_the_loss(ready, config):
     for run in config["mlm"]["runs"]:
         metrics = load(ready / f"results/mlm/{run}/metrics.json")
         for split in ("validation", "test"):
@@ -260,26 +255,6 @@ def test_fill_mask_pipeline_loads_the_model_folder(ready, config, opened):
 
 
 @pytest.mark.parametrize("ready", ["trained"], indirect=True)
-def test_positions_start_after_the_pad_id_as_pytorch_counts_them(ready, opened):
-    """The embeddings, computed from the file by the formula of PyTorch's RobertaEmbeddings."""
-    folder = ready / "results/mlm/tiny/model"
-    arrays = load_file(folder / "model.safetensors")
-    part = {
-        name: arrays[f"roberta.embeddings.{name}.weight"]
-        for name in ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm")
-    }
-    ids = np.array(IDS)
-    pad = load(folder / "config.json")["pad_token_id"]
-    assert pad == 3
-    positions = np.where(ids == pad, pad, np.cumsum(ids != pad) + pad)
-    total = part["word_embeddings"][ids] + part["position_embeddings"][positions] + part["token_type_embeddings"][0]
-    centred = total - total.mean(-1, keepdims=True)
-    normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12)
-    expected = normal * part["LayerNorm"] + arrays["roberta.embeddings.LayerNorm.bias"]
-    np.testing.assert_allclose(opened[2][0], expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("ready", ["trained"], indirect=True)
 def test_model_file_has_pytorchs_names(ready):
     arrays = load_file(ready / "results/mlm/tiny/model/model.safetensors")
     assert arrays["roberta.encoder.layer.0.attention.self.query.weight"].shape == (128, 128)
@@ -326,15 +301,6 @@ def marks_of_python(texts):
     """Return how many marks of Python, which English has not, texts have per word."""
     marks = re.compile(r"\b(?:def|elif|None|True|False|self|cls)\b|\w\(|\w\[| = |==|:\n +\S")
     return sum(len(marks.findall(text)) for text in texts) / sum(len(re.findall(r"\w+", text)) for text in texts)
-
-
-def test_partitioning_follows_the_mesh(ready):
-    partitioning = load(ready / "results/finetune/python/partitioning.json")
-    assert partitioning["mesh"] == {"batch": 1, "model": 8}
-    rows = {row["path"]: row for row in partitioning["variables"]}
-    query = next(row for path, row in rows.items() if path.endswith("decoder_block_1/attention/query/kernel"))
-    assert query["spec"][0] == "model"
-    assert query["bytes_per_device"] * 8 == 4 * math.prod(query["shape"])
 
 
 def test_generations_come_in_pairs(ready, config):
