@@ -1,7 +1,7 @@
 """The report: its page, training curves for the report of Snakemake, and comparisons of runs and models."""
 
 from tpulm.compat.snakemake import snakefiles
-from tpulm.config.report import comparisons, folders_compared
+from tpulm.config.report import comparisons, folders_compared, score_folders
 from tpulm.config.runs import Run
 
 FIGURES = "<results>/figures"

@@ -78,9 +78,9 @@ rule verify:
             "tuned": FULL_RUNS + MERGED_RUNS,
             "transformers": [f"{stage}/{name}" for stage, names in PRESETS.items() for name in names],
             "scores": [
-                file.removeprefix("<results>/evaluation/").removesuffix("/scores.json")
-                for file in SCORES
-                if file.endswith("/scores.json") and file not in TASK_SCORES
+                folder.removeprefix("<results>/evaluation/")
+                for folder in score_folders(SCORES)
+                if not folder.startswith(TASKS_FOLDER)
             ],
             "options": OPTIONS,
         },

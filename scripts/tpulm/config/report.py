@@ -100,14 +100,18 @@ def usual(runs: list[Run], groups: Mapping[str, list[str]]) -> Iterable[tuple[st
     yield from dict.fromkeys(pairs)
 
 
+def score_folders(files: Iterable[str]) -> list[str]:
+    """Return the folders of files of scores."""
+    return [path.removesuffix("/scores.json") for path in files if path.endswith("/scores.json")]
+
+
 def folders_compared(pairs: Iterable[Mapping], files: Iterable[str]) -> list[tuple[str, str]]:
     """Return each model that is compared, STAGE/RUN, with each of its folders of scores: of text, tasks, the harness.
 
     pairs  see `comparisons`; files  all files of scores. Those of a model are of what its run ends with
     """
     models = dict.fromkeys(model for pair in pairs for model in pair["firsts"] + pair["seconds"])
-    folders = [path.removesuffix("/scores.json") for path in files if path.endswith("/scores.json")]
-    return [(model, folder) for model in models for folder in folders if folder.endswith(f"/{model}")]
+    return [(model, folder) for model in models for folder in score_folders(files) if folder.endswith(f"/{model}")]
 
 
 def check_published(config: Mapping) -> None:
