@@ -94,7 +94,7 @@ rule score_ngrams:
         pairs=lambda w: EVALUATED.pairs_of(w.collection),
         # A preset folder is `ancient`, because its fingerprint shows changes.
         vocabulary=lambda w: [
-            ancient(file) if file.endswith("/preset") else file for file in EVALUATED.vocabularies[w.vocabulary]
+            ancient(file) if file.endswith("preset") else file for file in EVALUATED.vocabularies[w.vocabulary]
         ],
         code=code_inputs("evaluation/score_ngrams", "jax"),
     output:
