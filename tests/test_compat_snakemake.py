@@ -11,7 +11,6 @@ import pytest
 import snakemake
 from snakemake.api import SnakemakeApi, WorkflowApi
 from snakemake.dag import DAG
-from snakemake.exceptions import MissingRuleException, ProtectedOutputException
 from snakemake.jobs import Job, Reason
 from snakemake.logging import ColorizingTextHandler, DefaultFormatter, LoggerManager
 from snakemake.modules import WorkflowModifier
@@ -45,7 +44,7 @@ def has(owner: type, *names: str) -> None:
         (ConfigSettings, "configfiles config"),
         (StorageSettings, "default_storage_provider default_storage_prefix"),
         (DAG, "needrun_jobs job_dependencies untilrules"),
-        (Rule, "name snakefile has_wildcards products input is_producer get_wildcards workflow"),
+        (Rule, "name snakefile is_producer get_wildcards workflow"),
         (Job, "input output params wildcards threads resources log rule is_local"),
         (LoggerManager, "logger settings"),
         (OutputSettings, "verbose debug_dag dryrun quiet"),
@@ -87,20 +86,6 @@ def source() -> str:
 )
 def test_snakemake_says_it_in_these_words(words):
     assert f'"{words}' in source()  # as a message begins with them
-
-
-def test_what_snakemake_says_of_a_target_that_no_rule_makes():
-    said = str(MissingRuleException("results/x.json"))
-    assert inside.missing_target(f"MissingRuleException:\n{said}") == "results/x.json"
-    assert inside.missing_target("MissingInputException") is None
-
-
-def test_what_snakemake_says_of_an_output_that_is_read_only():
-    rule = SimpleNamespace(name="a", lineno=1, snakefile="Snakefile", __str__=lambda self: "a")
-    job = SimpleNamespace(rule=rule, output=["results/a.json", "results/b.json"], wildcards={})
-    said = str(ProtectedOutputException(job, ["results/b.json", "results/a.json"]))
-    assert inside.read_only(f"ProtectedOutputException in rule a:\n{said}") == "results/b.json"
-    assert inside.read_only("MissingInputException") is None
 
 
 def test_a_reason_is_that_of_snakemake():

@@ -77,26 +77,13 @@ def line(record: dict) -> str:
         held_out = record["held_out"]
         accuracy = f", accuracy {held_out['accuracy']:.3f}" if "accuracy" in held_out else ""
         return f"step {record['step']}  held-out loss {held_out['loss']:.4f}{accuracy}"
-    mfu = f"MFU {record['mfu']:.1%}  " if record["mfu"] is not None else ""
-    return (
-        f"step {record['step']}/{record['last_step']}  loss {record['loss']:.4f}  accuracy {record['accuracy']:.3f}  "
-        f"learning rate {record['learning_rate']:.3g}  {record['tokens_per_second']:,.0f} tokens/s  {mfu}"
-        f"{minutes_left(record, 'to the checkpoint')}"
-    )
-
-
-def minutes_left(record: dict, until: str) -> str:
-    """Return how long a segment still takes, in words; until  what comes then."""
     left = record["seconds_left"]
-    return "with the compilation" if left is None else f"{left / 60:.1f} min {until}"
-
-
-def short_line(record: dict) -> str:
-    """Return a record of a step as what fits beside the name of its job."""
-    mfu = f"MFU {record['mfu']:.1%}  " if record["mfu"] is not None else ""
+    time_left = "with the compilation" if left is None else f"{left / 60:.1f} min to the checkpoint"
+    mfu = f"  MFU {record['mfu']:.1%}" if record["mfu"] is not None else ""
     return (
-        f"{record['step']}/{record['last_step']}  loss {record['loss']:.4f}  "
-        f"{record['tokens_per_second']:,.0f} tokens/s  {mfu}{minutes_left(record, 'left')}"
+        f"step {record['step']}/{record['last_step']}  {time_left}  loss {record['loss']:.4f}  "
+        f"accuracy {record['accuracy']:.3f}  learning rate {record['learning_rate']:.3g}  "
+        f"{record['tokens_per_second']:,.0f} tokens/s{mfu}"
     )
 
 
