@@ -29,12 +29,11 @@ from typing import Any
 
 from tpulm.core import bucket, processes
 from tpulm.core.devices import IN_USE
-from tpulm.core.files import sha256, write_text
+from tpulm.core.files import sha256_of_each, write_text
 from tpulm.core.secrets import redacted_values
 
 ENDING = ".jobs.jsonl"
 CLOCKS_DIFFER = 60  # seconds, at most, between hosts
-LARGEST = 1_000_000_000  # bytes: the sha256 of larger outputs is left to who reads the record
 # Software whose version can change a number, if the job has imported it: module, distribution.
 SOFTWARE = {
     "jax": "jax", "jaxlib": "jaxlib", "libtpu": "libtpu", "keras": "keras", "keras_hub": "keras-hub",
@@ -194,14 +193,14 @@ def accelerators() -> dict[str, int]:
 
 def made(outputs: Iterable[str]) -> dict[str, dict]:
     """Return bytes and sha256 of every output that is there; of a folder, of each file but hidden ones."""
-    found = {}
+    paths = []
     for output in map(Path, outputs):
-        paths = sorted(output.rglob("*")) if output.is_dir() else [output]
-        for path in paths:
-            if path.is_file() and not (path.name.startswith(".") and path != output):
-                size = path.stat().st_size
-                found[str(path)] = {"bytes": size, "sha256": sha256(path) if size <= LARGEST else None}
-    return found
+        files = sorted(output.rglob("[!.]*")) if output.is_dir() else [output]
+        paths += [path for path in files if path.is_file()]
+    digests = sha256_of_each(paths)
+    return {
+        str(path): {"bytes": path.stat().st_size, "sha256": digest} for path, digest in zip(paths, digests, strict=True)
+    }
 
 
 @contextlib.contextmanager

@@ -178,8 +178,6 @@ def maker_of(path: str, made: Mapping[str, dict[str, Any]]) -> dict[str, Any] | 
 def refuse_changed(paths: Iterable[str | Path], beside: Mapping[str, tuple[str, str]] | None = None) -> None:
     """Raise UserError for a file that is not as its job left it, by the SHA-256 of the job's record.
 
-    A record has those of files of up to `job_record.LARGEST` bytes.
-
     paths   files, and folders with files
     beside  SHA-256s that files beside them have, as `tpulm.release.artifact_checks.sums_beside` returns them
     """

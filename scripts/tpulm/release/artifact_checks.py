@@ -1,7 +1,7 @@
 """Compare files below results/ with the SHA-256 that was taken when they were written.
 
-The record of a job has that of each output of at most `job_record.LARGEST` bytes. Of shards, of checkpoints and of the
-presets of base models, which are larger, a JSON file beside them has it: manifest.json, state.json and preset.json.
+The record of a job has that of each output. Of shards, checkpoints and presets of base models, a JSON file beside them
+has it, too, where records are gone: manifest.json, state.json and preset.json.
 """
 
 from collections.abc import Iterator
@@ -24,8 +24,6 @@ from tpulm.specs.artifacts import (
 from tpulm.training.checkpoint import read_state
 
 STATES = f"checkpoints/*/{CHECKPOINT_FILES['state']}"
-
-
 Sums = dict[str, tuple[str, str]]  # by path: a SHA-256, and who says so
 
 
