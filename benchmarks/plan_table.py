@@ -64,7 +64,7 @@ def rows() -> dict[str, dict]:
 def lowered_run(run: dict, devices: list, where: str) -> tuple:
     """Return the lowered program of a run of this project, its devices, and the share of positions attended."""
     from keras.distribution import LayoutMap
-    from tpulm.models import sharding, token_losses
+    from tpulm.models import causal, sharding, token_losses
     from tpulm.planning.abstract_run import AbstractRun
     from tpulm.specs.training_step import TrainingStep
     from tpulm.training.runtime import set_precision
@@ -78,8 +78,9 @@ def lowered_run(run: dict, devices: list, where: str) -> tuple:
             return layout_map
 
         sharding.layout_map_of = layout_map_of
-    if run.get("logits") == "whole":
+    if run.get("step") == "keras-hub":
         token_losses.head_of = lambda _: None
+        causal.replace_call = lambda *_: None
     set_precision(run["recipe"]["precision"])
     abstract = AbstractRun(TrainingStep.of(run["stage"], where, run["recipe"]), devices)
     return abstract.lowered(), list(abstract.distribution.device_mesh.backend_mesh.devices.ravel())
