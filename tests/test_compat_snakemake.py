@@ -11,6 +11,7 @@ import pytest
 import snakemake
 from snakemake.api import SnakemakeApi, WorkflowApi
 from snakemake.dag import DAG
+from snakemake.exceptions import MissingRuleException
 from snakemake.jobs import Job, Reason
 from snakemake.logging import ColorizingTextHandler, DefaultFormatter, LoggerManager
 from snakemake.modules import WorkflowModifier
@@ -44,7 +45,7 @@ def has(owner: type, *names: str) -> None:
         (ConfigSettings, "configfiles config"),
         (StorageSettings, "default_storage_provider default_storage_prefix"),
         (DAG, "needrun_jobs job_dependencies untilrules"),
-        (Rule, "name snakefile is_producer get_wildcards workflow"),
+        (Rule, "name snakefile has_wildcards products input is_producer get_wildcards workflow"),
         (Job, "input output params wildcards threads resources log rule is_local"),
         (LoggerManager, "logger settings"),
         (OutputSettings, "verbose debug_dag dryrun quiet"),
@@ -53,6 +54,12 @@ def has(owner: type, *names: str) -> None:
         (WorkflowApi, "_get_workflow"),
     ],
 )
+def test_what_snakemake_says_of_a_target_that_no_rule_makes():
+    said = str(MissingRuleException("results/x.json"))
+    assert inside.missing_target(f"MissingRuleException:\n{said}") == "results/x.json"
+    assert inside.missing_target("MissingInputException") is None
+
+
 def test_snakemake_has_what_is_used_of_it(owner, names):
     has(owner, *names.split())
 

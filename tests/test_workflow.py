@@ -50,8 +50,9 @@ def test_nothing_is_left_to_be_done(ready):
 
 def test_a_target_that_a_config_lacks_is_one_sentence(fresh):
     (fresh / "text.yaml").write_text("corpus: {source: python-docs}\n")
-    said = fresh("tfrecords", "-n", "--configfile", "text.yaml", check=False)
-    assert said.returncode == 1 and re.search("error: .*tfrecords", said.stdout) and "Traceback" not in said.stdout
+    for target in ("tfrecord", "tfrecords"):
+        said = fresh(target, "-n", "--configfile", "text.yaml", check=False)
+        assert said.returncode == 1 and re.search("error: .*tfrecords", said.stdout) and "Traceback" not in said.stdout
 
 
 def test_a_wrong_config_is_one_sentence_before_any_job(fresh):

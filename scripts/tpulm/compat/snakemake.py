@@ -27,6 +27,8 @@ from snakemake.settings.types import (
 )
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from tpulm.core.job_record import name_here
+
 DEFAULT_HANDLER = "DefaultStreamHandler"  # how Snakemake names the handler that writes to the terminal
 # What Snakemake says of itself, whatever there is to do.
 CHATTER = (
@@ -39,6 +41,7 @@ SILENT = (LogEvent.WORKFLOW_STARTED, LogEvent.RESOURCES_INFO, LogEvent.GROUP_INF
 # In the RuleException about a script that has ended by itself; Snakemake tells of the job, too.
 ENDED = "returned non-zero exit status 1."
 ROUTINE = ("Missing output files", "Input files updated by another job", "Rules with")  # reasons of jobs not stale
+MISSING = re.compile(r"No rule to produce (.+?) \(if you use input functions")  # in a MissingRuleException
 PARAMS = re.compile(r"(Params have changed since last execution): .*?(?=; Software environment|\Z)", re.DOTALL)
 
 
@@ -100,6 +103,17 @@ def uses_conda(workflow: Any) -> bool:
 def snakefiles(workflow: Any) -> dict[str, Path]:
     """Return the file that each rule is in, by the rule's name."""
     return {rule.name: Path(str(rule.snakefile)) for rule in workflow.rules}
+
+
+def targets(workflow: Any) -> list[str]:
+    """Return what can be asked for: the names of rules, and files without wildcards."""
+    found: dict[str, None] = {}
+    for rule in workflow.rules:
+        if not rule.has_wildcards():
+            found[rule.name] = None
+        files = (file for file in [*rule.products(), *rule.input] if isinstance(file, str))
+        found |= dict.fromkeys(name_here(str(file)) for file in files if str(file) and "{" not in file)
+    return list(found)
 
 
 # Before the first job.
@@ -173,6 +187,12 @@ def only_for_the_log(record: logging.LogRecord) -> bool:
     if getattr(record, "exception", None) == "RuleException":
         return ENDED in said
     return getattr(record, "event", None) in SILENT or said.startswith(CHATTER)
+
+
+def missing_target(message: str) -> str | None:
+    """Return the target of which a message of Snakemake says that no rule makes it; None for another message."""
+    missing = MISSING.search(message)
+    return missing[1] if missing else None
 
 
 # Rules and single jobs, for tools/.

@@ -6,6 +6,7 @@ runs elsewhere is told after half a minute without a line.
 """
 
 import contextlib
+import difflib
 import logging
 import os
 import re
@@ -60,7 +61,7 @@ class Terminal(logging.Handler):
             LogEvent.JOB_ERROR: self.failed,
         }
         try:
-            way = ways.get(getattr(record, "event", None), self.plain.format)
+            way = ways.get(getattr(record, "event", None), self.other)
             if text := "" if inside.only_for_the_log(record) else way(record):
                 self.write(f"{self.plain.decorate(record, text) if record.levelno > logging.INFO else text}\n")
         except BrokenPipeError:  # nobody reads on, as after `| head`; the log file has it all
@@ -123,6 +124,15 @@ class Terminal(logging.Handler):
             if elsewhere or not SAID.search(text):
                 lines += [f"        {line}" for line in text.splitlines()[-TAIL:]]
         return "\n".join(lines)
+
+    def other(self, record: logging.LogRecord) -> str:
+        """Return what Snakemake says, but of a target that no rule makes the targets that are like it."""
+        target = inside.missing_target(record.getMessage())
+        if target is None:
+            return self.plain.format(record)
+        near = difflib.get_close_matches(target, inside.targets(self.workflow), n=3, cutoff=0.7)
+        more = f"did you mean {' or '.join(near)}?" if near else "`snakemake --list-rules` lists the targets by name."
+        return f"error: no rule of this config makes {target}; {more}"
 
     def write(self, text: str) -> None:
         """Write over what is shown in place; all at once, since a thread draws that."""
