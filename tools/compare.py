@@ -3,7 +3,7 @@
     python tools/compare.py results experiments/sums/results
 
 It reads the results as they are: it takes no lock and builds nothing. Losses are per token of a model's own tokenizer;
-hold bits per byte against each other, of the same text.
+compare bits per byte, for the same text.
 """
 
 import argparse

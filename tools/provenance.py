@@ -3,8 +3,8 @@
     python tools/provenance.py results/mlm/tiny/metrics.json
     python tools/provenance.py results/mlm/tiny/metrics.json --from results/archive/models-1.zip
 
-It reads what jobs left behind, in a working folder or an archive: it takes no lock and builds nothing. Of many jobs of
-one rule the first few stand for all; --all tells of each.
+It reads what jobs left behind, in a working folder or an archive: it takes no lock and builds nothing. If many jobs
+have the same rule, it shows the first few; --all shows each.
 """
 
 import argparse
