@@ -57,8 +57,9 @@ else:
 RUNS = runs_of(config)
 STAGE_RUNS = by_stage(RUNS)
 MLM, TRAINED_BASES, FINETUNE = STAGE_RUNS["mlm"], STAGE_RUNS["base"], STAGE_RUNS["finetune"]
-# Masked models that predict, including pretrained ones, and those that are evaluated on the records of this config.
+# Masked models that predict, including pretrained ones.
 INFERENCE_MODELS = masked_models(config)
+# Those of them that are evaluated on the records of this config.
 EVALUATED_MODELS = {name: run for name, run in INFERENCE_MODELS.items() if is_measured(run)}
 OPENED = STAGE_RUNS | {"mlm": INFERENCE_MODELS}
 BASE = config["base"]

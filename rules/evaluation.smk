@@ -3,8 +3,7 @@
 from tpulm.specs.artifacts import HELD_OUT
 from tpulm.config.evaluations import Evaluations, overlap
 from tpulm.corpus.sources import pair_sources
-from tpulm.workflow.inputs import CheckpointFiles
-from tpulm.workflow.inputs import model_inputs
+from tpulm.workflow.inputs import CheckpointFiles, model_inputs
 
 EVALUATED = Evaluations(config, INFERENCE_MODELS, EVALUATED_MODELS, TRAINED_BASES, FINETUNE, list(TEXTS))
 PAIRS = config["evaluation"]["pairs"]["sets"]

@@ -1,4 +1,4 @@
-"""Tasks with labels: finetuning of masked models with several learning rates and seeds, and scores on held-out examples."""
+"""Tasks with labels: masked models finetuned with several learning rates and seeds, and scores on held-out examples."""
 
 from tpulm.workflow.budget import planned_of
 from tpulm.config.task_chains import FOLDER as TASKS_FOLDER

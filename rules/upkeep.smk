@@ -59,6 +59,7 @@ rule verify:
         recipe={
             "results": located("<results>"),
             "options": OPTIONS,
+            "chains": {chain: run.segment_ends for chain, run in CHAINS.items()},
         },
     log:
         "<logs>/verify.log",

@@ -11,7 +11,7 @@ import pytest
 import snakemake
 from snakemake.api import SnakemakeApi, WorkflowApi
 from snakemake.dag import DAG
-from snakemake.exceptions import MissingRuleException
+from snakemake.exceptions import MissingRuleException, ProtectedOutputException
 from snakemake.jobs import Job, Reason
 from snakemake.logging import ColorizingTextHandler, DefaultFormatter, LoggerManager
 from snakemake.modules import WorkflowModifier
@@ -54,12 +54,6 @@ def has(owner: type, *names: str) -> None:
         (WorkflowApi, "_get_workflow"),
     ],
 )
-def test_what_snakemake_says_of_a_target_that_no_rule_makes():
-    said = str(MissingRuleException("results/x.json"))
-    assert inside.missing_target(f"MissingRuleException:\n{said}") == "results/x.json"
-    assert inside.missing_target("MissingInputException") is None
-
-
 def test_snakemake_has_what_is_used_of_it(owner, names):
     has(owner, *names.split())
 
@@ -93,6 +87,20 @@ def source() -> str:
 )
 def test_snakemake_says_it_in_these_words(words):
     assert f'"{words}' in source()  # as a message begins with them
+
+
+def test_what_snakemake_says_of_a_target_that_no_rule_makes():
+    said = str(MissingRuleException("results/x.json"))
+    assert inside.missing_target(f"MissingRuleException:\n{said}") == "results/x.json"
+    assert inside.missing_target("MissingInputException") is None
+
+
+def test_what_snakemake_says_of_an_output_that_is_read_only():
+    rule = SimpleNamespace(name="a", lineno=1, snakefile="Snakefile", __str__=lambda self: "a")
+    job = SimpleNamespace(rule=rule, output=["results/a.json", "results/b.json"], wildcards={})
+    said = str(ProtectedOutputException(job, ["results/b.json", "results/a.json"]))
+    assert inside.read_only(f"ProtectedOutputException in rule a:\n{said}") == "results/b.json"
+    assert inside.read_only("MissingInputException") is None
 
 
 def test_a_reason_is_that_of_snakemake():

@@ -69,7 +69,8 @@ def refusal(workflow, *arguments):
     sentences = [
         line.split("error: ", 1)[1] for line in done.stdout.splitlines() if re.match(r"(\[.*\] )?error: ", line)
     ]
-    assert len(sentences) == 1, done.stdout[-3000:]
+    # Where other jobs were shown since, it is said again at the end, after the name of the job.
+    assert len(sentences) == 1 or sentences[1].endswith(f": {sentences[0]}"), done.stdout[-3000:]
     after = files(workflow)
     assert not [name for name in after if name.endswith(".partial")]
     assert {name: after.get(name) for name in before} == before
@@ -368,6 +369,8 @@ def test_what_lies_beside_an_artifact_tells_of_it_without_records(small):
     flip(results / "base/small/preset/model.weights.h5")
     flip(results / "mlm/tiny/checkpoints/00000010/weights.safetensors")
     (results / "base/small/checkpoints/00000010/best.safetensors").unlink()
+    # A checkpoint that is left of a longer run is of no chain.
+    shutil.copytree(results / "mlm/tiny/checkpoints/00000005", results / "mlm/tiny/checkpoints/00000015")
     state = results / "finetune/python/checkpoints/00000005/state.json"
     state.write_text(state.read_text().replace('"step": 5', '"step": 6'))
     done = small("verify", check=False)

@@ -177,10 +177,15 @@ def test_a_job_that_fails_names_its_log_and_shows_what_was_not_said(tmp_path, wr
     external = ["message: CANCELLED", *(f"{name}: {value}" for name, value in aux.items())] if aux else []
     assert rest == [*external, f"log: {log}", *shown]
     take(LogEvent.ERROR, "Exiting because a job execution failed. Look above for error messages", logging.ERROR)
-    take(LogEvent.ERROR, "WorkflowError:\nAt least one job did not complete successfully.", logging.ERROR)
-    *_, beginning, last = stream.getvalue().splitlines()
-    assert (beginning, last) == ("WorkflowError:", "At least one job did not complete successfully.")
-    assert "Exiting" not in stream.getvalue()
+    # What was wrong is said again at the end, if other jobs were shown since.
+    ended = "WorkflowError:\nAt least one job did not complete successfully."
+    take(LogEvent.ERROR, ended, logging.ERROR)
+    assert [line.strip() for line in stream.getvalue().splitlines()][2:] == rest
+    start(take, 8)
+    take(LogEvent.ERROR, ended, logging.ERROR)
+    last = "the disk is full" if "error: " in (written or "") else f"it failed; see {log}."
+    assert stream.getvalue().splitlines()[-1] == f"error: write_shard train 00000: {last}"
+    assert "Exiting" not in stream.getvalue() and "WorkflowError" not in stream.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 input.files      the artifact's files, or its folder, and its card
 output           the receipt, JSON: place; files, the SHA-256 of each
-params.recipe    names, root: see tpulm.release.publishing; name, of the artifact; folder, gs://BUCKET/NAME
+params.recipe    names: see tpulm.release.publishing; name, of the artifact; folder, gs://BUCKET/NAME
 """
 
 from tpulm.core.job import job

@@ -3,7 +3,7 @@
 input.files      the artifact's files, or its folder, and its card
 input.before     the receipt of the checkpoint that has to be there before; it is not read
 output           the receipt, JSON: place; commit; files, the SHA-256 of each
-params.recipe    names, root, and name, repository, type, branch, private: see tpulm.release.publishing;
+params.recipe    names, and name, repository, type, branch, private: see tpulm.release.publishing;
                  newest: see tpulm.config.publications.to_hub
 
 HF_TOKEN in the environment is the token.

@@ -2,7 +2,7 @@
 
 input.model      a Hugging Face model folder
 output           JSON: for each prompt the five most likely tokens, as the fill-mask pipeline returns them
-params.recipe    path of the model, step of a checkpoint; prompts (each with one [MASK]), backend, cpu_threads
+params.recipe    path of the model; prompts (each with one [MASK]), backend, cpu_threads
 """
 
 from pathlib import Path

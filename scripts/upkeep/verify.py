@@ -2,6 +2,7 @@
 
 params.recipe   results: where they are. From a bucket, all of it is copied to this machine first, and deleted again.
                 options: of the command that is to repair
+                chains: steps of the checkpoints of each run, by its folder below results/
 """
 
 import contextlib
@@ -29,7 +30,7 @@ with job(snakemake.log[0], "verify") as say, contextlib.ExitStack() as place:
         place.enter_context(contextlib.chdir(folder))
     known = known_sums(jobs, results)
     damages: dict[str, str] = {}
-    for name, found in verify(jobs, results, known):
+    for name, found in verify(jobs, results, known, recipe["chains"]):
         say(f"{name}: {'corrupt' if found else 'ok'}")
         for sentence in found.values():
             say(f"  {sentence}")

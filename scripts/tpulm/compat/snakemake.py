@@ -42,6 +42,7 @@ SILENT = (LogEvent.WORKFLOW_STARTED, LogEvent.RESOURCES_INFO, LogEvent.GROUP_INF
 ENDED = "returned non-zero exit status 1."
 ROUTINE = ("Missing output files", "Input files updated by another job", "Rules with")  # reasons of jobs not stale
 MISSING = re.compile(r"No rule to produce (.+?) \(if you use input functions")  # in a MissingRuleException
+PROTECTED = re.compile(r"^Write-protected output files.*?affected files:\s+(\S+)", re.MULTILINE | re.DOTALL)
 PARAMS = re.compile(r"(Params have changed since last execution): .*?(?=; Software environment|\Z)", re.DOTALL)
 
 
@@ -189,10 +190,21 @@ def only_for_the_log(record: logging.LogRecord) -> bool:
     return getattr(record, "event", None) in SILENT or said.startswith(CHATTER)
 
 
+def ended_with_failures(message: str) -> bool:
+    """Return whether a message of Snakemake says, as its last one, that jobs have failed."""
+    return "At least one job did not complete successfully" in message
+
+
 def missing_target(message: str) -> str | None:
     """Return the target of which a message of Snakemake says that no rule makes it; None for another message."""
     missing = MISSING.search(message)
     return missing[1] if missing else None
+
+
+def read_only(message: str) -> str | None:
+    """Return the first output of which a message of Snakemake says that it is read-only; None for another message."""
+    found = PROTECTED.search(message)
+    return found[1] if found else None
 
 
 # Rules and single jobs, for tools/.

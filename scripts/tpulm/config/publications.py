@@ -191,8 +191,7 @@ def to_bucket(section: Mapping, publication: Publication) -> dict[str, Any]:
 
 def what_is_published(publication: Publication) -> dict[str, Any]:
     """Return what both places take of an artifact."""
-    names, paths = list(publication.files), list(publication.files.values())
-    return {"name": publication.name, "names": names, "root": paths[0]}
+    return {"name": publication.name, "names": list(publication.files)}
 
 
 def repository_name(section: Mapping, publication: Publication) -> str:

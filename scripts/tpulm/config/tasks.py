@@ -125,8 +125,10 @@ def candidates(config: Mapping) -> dict[str, Run]:
 
 
 def sizes_on_jax(run: Run) -> dict:
-    """Return the sizes of a masked model, as it is opened on JAX; none of one that is fetched, whose config.json has
-    them. Raises UserError where JAX cannot open it."""
+    """Return the sizes of a masked model, as it is opened on JAX; none of one whose config.json will have them.
+
+    Raises UserError where JAX cannot open it.
+    """
     if "model" not in run.recipe:
         return {}
     return sizes_of(without_either(exported_model(run.recipe["model"], run.backend)), f"{run.key}.model")

@@ -175,23 +175,20 @@ def maker_of(path: str, made: Mapping[str, dict[str, Any]]) -> dict[str, Any] | 
     return made[files[at]] if at < len(files) and files[at].startswith(folder) else None
 
 
-def refuse_changed(paths: Iterable[str | Path], beside: Mapping[str, tuple[str, str]] | None = None) -> None:
+def refuse_changed(paths: Iterable[str | Path]) -> None:
     """Raise UserError for a file that is not as its job left it, by the SHA-256 of the job's record.
 
-    paths   files, and folders with files
-    beside  SHA-256s that files beside them have, as `tpulm.release.artifact_checks.sums_beside` returns them
+    paths  files, and folders with files
     """
     made = makers(jobs_of(Path(), pods=True))
     for given in map(Path, paths):
         for file in sorted(given.rglob("*")) if given.is_dir() else [given]:
             name = name_here(str(file))
             job = made.get(name)
-            known = (job and job["outputs"][name]) or (beside or {}).get(str(file), (None,))[0]
-            if known and file.is_file() and sha256(file) != known:
-                rule, target = (job["rule"], target_of(name, job)) if job else ("its job", name)
+            if job and job["outputs"][name] and file.is_file() and sha256(file) != job["outputs"][name]:
                 raise UserError(
-                    f"{name} is not what {rule} wrote; snakemake --force {target}, with the options of this command, "
-                    "writes it again."
+                    f"{name} is not what {job['rule']} wrote; snakemake --force {target_of(name, job)}, with the "
+                    "options of this command, writes it again."
                 )
 
 

@@ -73,7 +73,7 @@ class Score:
 
     @property
     def leads(self) -> bool:
-        """Whether it stands for the others: of all items of a set, which no checkpoint was chosen by."""
+        """Whether it stands for the others: of all items of a set, and not of the validation split."""
         return self.part == WHOLE and self.split != "validation"
 
     @property

@@ -40,7 +40,7 @@ def locate(preset: str, revision: str | None, where: str) -> Path:
 def refuse_damaged(folder: str | Path, fingerprint: str | Path) -> None:
     """Raise UserError where a file of a preset folder is not the one whose SHA-256 its fingerprint, JSON, has.
 
-    Of processes that train together only their parent reads them for that.
+    If several processes train together, only their parent does this.
     """
     if processes.is_worker():
         return

@@ -156,7 +156,7 @@ def open_records(manifest: str, split: str) -> Records:
 def open_to_train(manifest: str) -> tuple[Records, Records]:
     """Return the records of the training and of the validation split, after comparing every file's SHA-256.
 
-    Raises UserError as `Records` does. Of processes that train together only their parent compares.
+    Raises UserError as `Records` does. If several processes train together, only their parent compares.
     """
     train, validation = (open_records(manifest, split) for split in ("train", "validation"))
     if not processes.is_worker():

@@ -232,7 +232,7 @@ How every number of this run came about: what was trained, on what, by which job
 
 - Is it whole? `python3 {file}`, which runs verify.py in it; or `sha256sum -c {file}.sha256`.
 - Is it what its owner made? The program in here cannot say: who changed the archive can have changed that, too.
-  Compare the SHA-256 of the archive with the one that its owner gave you.
+  Compare the SHA-256 of the archive with the one that its owner gave you, or check the signature if there is one.
 - Make it again: `{python} {file} --rebuild FOLDER`, in an empty folder. It installs the locked environment, for
   which it needs a package index; it runs the workflow and compares every artifact.
 - How did a file come to be? Unpack the archive, then `python3 source/tools/provenance.py FILE`.

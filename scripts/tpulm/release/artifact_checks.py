@@ -4,7 +4,7 @@ The record of a job has that of each output. Of shards, checkpoints and presets 
 has it, too, where records are gone: manifest.json, state.json and preset.json.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -27,13 +27,16 @@ STATES = f"checkpoints/*/{CHECKPOINT_FILES['state']}"
 Sums = dict[str, tuple[str, str]]  # by path: a SHA-256, and who says so
 
 
-def verify(jobs: list[Job], results: Path, known: Sums) -> Iterator[tuple[str, dict[str, str]]]:
+def verify(
+    jobs: list[Job], results: Path, known: Sums, chains: Mapping[str, Sequence[int]]
+) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield each folder of artifacts, such as results/mlm/tiny, and a sentence for each damaged file in it, by path.
 
-    jobs   of `tpulm.core.past_jobs.jobs_of`
-    known  of `known_sums`
+    jobs    of `tpulm.core.past_jobs.jobs_of`
+    known   of `known_sums`
+    chains  the steps of the checkpoints of each run that the config has, by the folder of the run below `results`
     """
-    damages = {path: f"{path} is missing." for path in missing(jobs, results)} | broken_chains(results)
+    damages = {path: f"{path} is missing." for path in missing(jobs, results)} | broken_chains(results, chains)
 
     def folder_of(path: str) -> str:
         return str(results.joinpath(*Path(path).relative_to(results).parts[:-1][:2]))
@@ -101,17 +104,23 @@ def sums_in(file: Path) -> dict[Path, str]:
     return {file.with_suffix("") / name: digest for name, digest in told.items()}
 
 
-def broken_chains(results: Path) -> dict[str, str]:
-    """Return a sentence for each state.json that is damaged, or whose checkpoint is not of the one before, by path."""
+def broken_chains(results: Path, chains: Mapping[str, Sequence[int]]) -> dict[str, str]:
+    """Return a sentence for each state.json that is damaged, or whose checkpoint is not of the one before, by path.
+
+    chains  as of `verify`: checkpoints of an earlier, longer run are left, and are of no chain
+    """
     found = {}
-    for file in sorted(results.rglob(STATES)):
-        try:
-            state = read_state(str(file))
-            before = file.parents[1] / f"{state['recipe']['first']:08d}" / file.name
-            if before.exists() and state["previous_sha256"] != sha256(before):
-                found[str(file)] = f"{file} is not of the chain: it was not trained from {before.parent.name}."
-        except (UserError, LookupError, TypeError, ValueError) as error:
-            found[str(file)] = str(error)
+    for folder, steps in chains.items():
+        states = [results / folder / f"checkpoints/{step:08d}" / CHECKPOINT_FILES["state"] for step in steps]
+        for before, file in zip([None, *states], states, strict=False):
+            if not file.exists():
+                continue
+            try:
+                said = read_state(str(file))["previous_sha256"]
+                if before and before.exists() and said != sha256(before):
+                    found[str(file)] = f"{file} is not of the chain: it was not trained from {before.parent.name}."
+            except (UserError, LookupError, TypeError, ValueError) as error:
+                found[str(file)] = str(error)
     return found
 
 

@@ -24,6 +24,7 @@ from typing import Any
 MANIFEST = "manifest.json"
 # What it says.
 KEYS = {"artifacts": dict, "outside": dict, "configfiles": dict, "overrides": dict, "target": str}
+LARGEST_MANIFEST = 1 << 28  # bytes, which are read into memory
 LONGEST = 2000  # characters of a sentence
 
 
@@ -62,6 +63,8 @@ def damages_of_whole(path: Path) -> Iterator[str]:
 def damages_of_files(archive: zipfile.ZipFile) -> Iterator[str]:
     """Compare each file in an archive with its SHA-256 in the manifest."""
     try:
+        if archive.getinfo(MANIFEST).file_size > LARGEST_MANIFEST:
+            raise ValueError(f"it has more than {LARGEST_MANIFEST:,} bytes")
         known = {name: facts["sha256"] for name, facts in json.loads(archive.read(MANIFEST))["files"].items()}
     except Exception as error:
         yield f"{MANIFEST} is corrupt: {type(error).__name__}: {error}."

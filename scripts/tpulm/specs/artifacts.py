@@ -71,11 +71,8 @@ SEGMENT_FILES = {"history": "history.csv", "timings": "timings.csv"}
 SNAPSHOTS = "snapshots"
 
 
-# Splits that no model is trained on.
+# Splits that no model is trained on: the first selects, the second is only reported.
 HELD_OUT = SPLITS[1:]
-# The one that selects.
-VALIDATION = HELD_OUT[0]
-# The one that is only reported.
 TEST = HELD_OUT[1]
 # What ends the name of a set of documents whose responses are scored, given what is before each.
 OF_RESPONSES = ", responses"

@@ -7,10 +7,11 @@ output.*               the checkpoint, see tpulm.training.checkpoint; history an
 params.recipe          first and last step, schedule, batch_size, optimizer, precision, seed, cpu_threads,
                        host_device_count; patience where it can matter; evaluate_every, if it is given; on JAX also
                        mesh, microbatches, remat, steps_per_execution; determinism, if it is given
-resources.hosts        processes that train together; resources.launcher  how to start them, see tpulm.core.processes
+resources.hosts        on JAX: processes that train together; resources.launcher  how to start them, see
+                       tpulm.core.processes
 resources.accelerator  what the run requests; the job fails on other devices
 resources.snapshots    where snapshots are, see tpulm.training.snapshots; resources.snapshot_every  minutes
-resources.profile      steps to trace, see tpulm.training.profiling
+resources.profile      on JAX: steps to trace, see tpulm.training.profiling
 """
 
 import sys

@@ -44,6 +44,8 @@ class Terminal(logging.Handler):
         self.workflow, self.plain, self.dryrun = workflow, plain, settings.dryrun
         self.filters = plain.filters
         self.running: dict[int, tuple[str, list[str], float]] = {}  # label, logs and start of each job
+        self.failures: dict[str, str] = {}  # what each job that has failed said, by its label
+        self.buried = False  # whether another job was told of since
         self.total = self.left = 0
         self.pace = Pace([], 1, Path())
         self.in_place = plain.can_color_tty() and not (settings.dryrun or settings.quiet or "CI" in os.environ)
@@ -91,6 +93,7 @@ class Terminal(logging.Handler):
         if self.dryrun:
             return f"would run  {label}  reason: {'; '.join(inside.reasons(record.reason))}"
         self.running[record.jobid] = label, list(record.log), time.time()
+        self.buried = bool(self.failures)
         stale = inside.stale(record.reason)
         return moment("start", label) + (f"  reason: {stale}" if stale else "")
 
@@ -100,6 +103,8 @@ class Terminal(logging.Handler):
         if record.job_id not in self.running:  # with --quiet rules, which is silent about the start
             return ""
         label, logs, since = self.running.pop(record.job_id)
+        self.failures.pop(label, None)  # of an earlier attempt
+        self.buried = bool(self.failures)
         self.pace.end(record.job_id, kind_of(label.partition(" ")[0], logs), time.time() - since)
         return f"{moment('done', label)}  {lasted(since)}  {self.left} left{self.rest()}"
 
@@ -115,19 +120,30 @@ class Terminal(logging.Handler):
         lines = [f"{moment('FAILED', label)}  after {lasted(since)}"]
         elsewhere = ({"message": record.rule_msg} if record.rule_msg else {}) | (record.aux or {})  # by a scheduler
         lines += [f"    {name}: {value}" for name, value in elsewhere.items()]
+        self.failures[label] = f"it failed; see {record.log[0]}." if record.log else "it failed."
         for log in record.log:
             path = Path(str(log).split(" ", 1)[0])
             if job_record.cut_short(path, since):
                 lines.append(f"    it was killed, for example because memory ran out, or it crashed; {MEMORY}")
             lines.append(f"    log: {log}")
             text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+            if told := re.findall("^error: (.*)", text, re.MULTILINE):
+                self.failures[label] = told[-1]
             if elsewhere or not SAID.search(text):
                 lines += [f"        {line}" for line in text.splitlines()[-TAIL:]]
         return "\n".join(lines)
 
     def other(self, record: logging.LogRecord) -> str:
-        """Return what Snakemake says, but of a target that no rule makes the targets that are like it."""
-        target = inside.missing_target(record.getMessage())
+        """Return what Snakemake says; in other words where it says less than there is to say.
+
+        Those are a target that no rule makes, an output that is read-only, and the end of a run in which jobs failed.
+        """
+        said = record.getMessage()
+        if self.failures and inside.ended_with_failures(said):
+            return "\n".join(f"error: {label}: {sentence}" for label, sentence in self.failures.items() if self.buried)
+        if path := inside.read_only(said):
+            return f"error: {path} is read-only, and a job of this run replaces it; to allow that: chmod u+w {path}."
+        target = inside.missing_target(said)
         if target is None:
             return self.plain.format(record)
         near = difflib.get_close_matches(target, inside.targets(self.workflow), n=3, cutoff=0.7)
