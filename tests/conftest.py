@@ -1,6 +1,7 @@
 """What the tests share: a copy of the workflow to run in, and one whole run of the shipped config."""
 
 import compileall
+import copy
 import json
 import os
 import re
@@ -270,6 +271,30 @@ def existing(folder: Path) -> Workflow:
     return workflow
 
 
+def write_yaml(path: Path, config: dict) -> None:
+    """Write a config."""
+    with open(path, "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+
+
+DELETE = object()
+
+
+def changed(config: dict, changes: dict) -> dict:
+    """Return a copy of a config with values at dotted paths replaced, added or, with DELETE, deleted."""
+    config = copy.deepcopy(config)
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        place = config
+        for key in parents:
+            place = place.setdefault(key, {})
+        if value is DELETE:
+            del place[last]
+        else:
+            place[last] = copy.deepcopy(value)  # a value that stands twice must not become one by an anchor
+    return config
+
+
 def chains_of(config):
     """Return all chains of all tasks of a config."""
     return [chain for task in labelled_tasks(config) for model in task.models for chain in task.chains(model)]
@@ -332,5 +357,4 @@ def reduced(workflow: Workflow, segments: dict | None = None, **sections: dict) 
     ):
         run |= (segments or {}).get(stage, {})
     config |= sections
-    with open(workflow / "small.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(config, file)
+    write_yaml(workflow / "small.yaml", config)

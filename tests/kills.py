@@ -17,8 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from conftest import Workflow, reduced
-from ruamel.yaml import YAML
+from conftest import Workflow, reduced, write_yaml
 from tpulm.config.reading import read_yaml
 from tpulm.core import files, job_record
 
@@ -47,8 +46,7 @@ def edited(workflow: Workflow, name: str = "config.yaml") -> Iterator[dict]:
     """Yield what config.yaml holds, to be changed; it is written to `name` then."""
     config = read_yaml(workflow / "config.yaml")
     yield config
-    with open(workflow / name, "w") as file:
-        YAML(typ="safe", pure=True).dump(json.loads(json.dumps(config)), file)
+    write_yaml(workflow / name, json.loads(json.dumps(config)))
 
 
 def within_a_segment(workflow: Workflow, trainer: str, since: float) -> set[str]:

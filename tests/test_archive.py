@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Workflow, copied, existing
 from tpulm.release.rebuild import command_of, rebuild, unpack
-from tpulm.release.verify import MANIFEST, damages_of, read_manifest
+from tpulm.release.verify import MANIFEST, read_manifest
 
 ARCHIVE = "results/archive/models-1.zip"
 # A file of each kind, by the beginning and the end of its name.
@@ -34,22 +34,13 @@ def archived(trained, tmp_path_factory) -> Workflow:
     return workflow
 
 
-@pytest.fixture
-def archive(archived, tmp_path) -> Path:
-    """A copy of the archive, to be changed."""
-    return Path(shutil.copy2(archived / ARCHIVE, tmp_path))
-
-
-def verify(archive: Path, *arguments: str | Path) -> subprocess.CompletedProcess:
-    program = ROOT / "scripts/tpulm/release/verify.py"
-    return subprocess.run([sys.executable, program, archive, *arguments], capture_output=True, text=True)
-
-
 def test_the_same_results_give_the_same_bytes(archived):
     before = hashlib.sha256((archived / ARCHIVE).read_bytes()).digest()
     archived("archive", "--cores", "2", "--forcerun", "write_archive")
     assert hashlib.sha256((archived / ARCHIVE).read_bytes()).digest() == before
     assert (archived / ARCHIVE).stat().st_size < 10e6
+    command = ["sha256sum", "--check", f"{Path(ARCHIVE).name}.sha256"]
+    subprocess.run(command, cwd=(archived / ARCHIVE).parent, check=True)
 
 
 def test_an_archive_answers_alone(archived):
@@ -103,30 +94,6 @@ def test_the_archive_alone_describes_the_whole_run(trained, tmp_path, monkeypatc
     before = workflow(ARCHIVE, *given, "-n", "--forceall").stdout
     counts = [re.findall(r"^(\w+) +(\d+)$", printed, re.M) for printed in (planned, before)]
     assert program == ".venv/bin/snakemake" and len(counts[0]) > 30 and counts[0] == counts[1]
-
-
-@pytest.mark.parametrize("kind", ["records", "code", "program", "manifest"])
-def test_a_flipped_byte_is_named(archive, kind):
-    start, end = KINDS[kind]
-    with zipfile.ZipFile(archive) as opened:
-        entry = next(e for e in opened.infolist() if e.filename.startswith(start) and e.filename.endswith(end))
-    content = bytearray(archive.read_bytes())
-    place = entry.header_offset + 30 + len(entry.filename) + entry.compress_size // 2
-    content[place] ^= 1
-    archive.write_bytes(content)
-    assert any(entry.filename in damage for damage in damages_of(archive))
-    done = verify(archive)
-    assert done.returncode and entry.filename in done.stderr and "Traceback" not in done.stderr
-
-
-def test_a_flipped_byte_between_the_files_is_found(archived, archive):
-    shutil.copy2(archived / f"{ARCHIVE}.sha256", archive.parent)
-    subprocess.run(["sha256sum", "--check", f"{archive.name}.sha256"], cwd=archive.parent, check=True)
-    content = bytearray(archive.read_bytes())
-    with zipfile.ZipFile(archive) as opened:
-        content[opened.infolist()[3].header_offset + 10] ^= 4  # the time
-    archive.write_bytes(content)
-    assert damages_of(archive) == [f"the archive is corrupt: its SHA-256 is not the one in {archive.name}.sha256."]
 
 
 def test_provenance_goes_back_to_the_text(archived, tmp_path):

@@ -460,42 +460,6 @@ def test_a_checkpoint_of_another_model_is_refused(preset, single):
         trainer.load(weights, trainer.optimizer(), "old.safetensors")
 
 
-RUN = """
-import sys
-from tpulm.training import runtime
-runtime.start(cpu_threads=1, host_device_count=8)
-import jax
-jax.config.update("jax_compilation_cache_dir", sys.argv[1])
-import hashlib, numpy as np
-from functools import partial
-from tpulm.specs.record_arrays import causal_arrays
-from tpulm.specs.training_step import TrainingStep
-from tpulm.records.causal_batches import training_batch
-from tpulm.records.reader import Records
-from tpulm.training.jax_run import build_run
-from tpulm.training.jax_trainer import Trainer
-from tpulm.training.history import History
-records = Records(sys.argv[2], "train")
-trainer = Trainer(build_run(TrainingStep.of("base", "base.small", RECIPE)))
-history = History(0, 5, 64, lambda message: None)
-trainer.train(partial(training_batch, records, RECIPE), 0, np.full(5, 1e-2, np.float32), history)
-digest = hashlib.sha256()
-for name, array in trainer.weights().items():
-    digest.update(array.tobytes())
-print("DIGEST", digest.hexdigest())
-"""
-
-
-def test_the_cache_of_compiled_programs_changes_no_bytes(packed, tmp_path):
-    program = RUN.replace("RECIPE", repr(RECIPE | {"model": ONE_LAYER, "vocab_size": 330, "mesh": (1, 8)}))
-    digests, files = [], []
-    for _ in range(2):
-        done = warm.run("jax", program, str(tmp_path / "cache"), f"{packed.folder}/manifest.json")
-        digests.append(done.stdout.split("DIGEST ")[1])
-        files.append({path.name for path in (tmp_path / "cache").glob("*-cache")})
-    assert digests[0] == digests[1] and files[0] == files[1] != set()
-
-
 # Sharding
 
 

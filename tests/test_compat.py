@@ -37,17 +37,6 @@ def test_no_function_of_a_library_is_replaced_outside_of_the_room():
             assert not replaces_a_function(node, functions), f"{path}:{node.lineno}: to scripts/tpulm/compat with it"
 
 
-@pytest.mark.unit
-def test_each_says_why_it_is_there_and_until_when():
-    for path in ROOM.glob("*.py"):
-        tree = ast.parse(path.read_text())
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-                said = ast.get_docstring(node) or ""
-                said += said and (ast.get_docstring(tree) or "")  # which says it of all of them, where it is the same
-                assert "Why" in said and "ntil" in said, f"{path.name}: {node.name}"
-
-
 # What the room takes of each library, by the names that it takes; a name that is gone is told.
 ON_JAX = """
 import json, sys

@@ -58,11 +58,6 @@ def test_snakemake_has_what_is_used_of_it(owner, names):
     has(owner, *names.split())
 
 
-def test_a_name_that_is_not_there_is_told():
-    with pytest.raises(AssertionError, match=r"snakemake.dag.DAG has no moved"):
-        has(DAG, "needrun_jobs", "moved")
-
-
 def test_the_handler_that_is_replaced_has_its_name():
     logger = logging.Logger("of this test")
     LoggerManager(logger, OutputSettings())

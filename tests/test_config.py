@@ -1,11 +1,12 @@
 """The config: what is filled in, that all that can be wrong in it is named, and what its schema says."""
 
 import ast
-import copy
 from pathlib import Path
 
+import conftest
 import jsonschema
 import pytest
+from conftest import DELETE
 from tpulm.config.reading import complete, read_config, read_yaml, schema
 from tpulm.config.runs import JAX_KEYS
 from tpulm.core.errors import UserError
@@ -18,23 +19,12 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[1]
 DEFAULT = read_yaml(ROOT / "config.yaml")
-DELETE = object()
 TINY, SMALL, PYTHON, TASK = "mlm.runs.tiny", "base.small", "finetune.runs.python", "evaluation.tasks.modules"
 
 
 def changed(**changes):
     """Return the shipped config with values at dotted paths replaced, added or deleted."""
-    config = copy.deepcopy(DEFAULT)
-    for path, value in changes.items():
-        *parents, last = path.split(".")
-        place = config
-        for key in parents:
-            place = place.setdefault(key, {})
-        if value is DELETE:
-            del place[last]
-        else:
-            place[last] = copy.deepcopy(value)
-    return config
+    return conftest.changed(DEFAULT, changes)
 
 
 JAX = {f"{TINY}.backend": "jax", f"{TINY}.model": {"architecture": "modernbert"}}
@@ -64,9 +54,14 @@ WRONG = [
     ({f"{TINY}.model.pad_token_id": 9}, f'{TINY}.model has the key "pad_token_id"', "tokenizer"),
     ({"mlm.runs.Tiny": DEFAULT["mlm"]["runs"]["tiny"]}, 'mlm.runs has the name "Tiny"', "64 of a-z, 0-9, _ and -"),
     ({f"finetune.runs.{'x' * 70}": {}}, f'finetune.runs has the name "{"x" * 70}"'),
+    *(({"mlm.runs": {name: {}}}, "mlm.runs has the name ") for name in ("../x", "-n", "größe", "", "tiny\n")),
+    *(({"experiment": name}, f'experiment is "{name}"') for name in ("/abs", "a/b", "A")),
+    ({"experiment": ""}, "experiment is empty text"),
     # values
     ({"cpu_threads": 0}, "cpu_threads is 0", "1 or more, at most 1024"),
     ({"cpu_threads": "2"}, 'cpu_threads is "2"', "whole number"),
+    ({"cpu_threads": True}, "cpu_threads is true"),
+    ({"cpu_threads": float("inf")}, "cpu_threads is inf"),
     ({"title": None}, "title is empty"),
     ({"tfrecords.sequence_length": 1.5}, "tfrecords.sequence_length is 1.5", "8 or more, at most 65536"),
     ({"corpus.held_out.test": 0.7}, "corpus.held_out.test is 0.7", "less than 0.5"),
@@ -156,6 +151,8 @@ WRONG = [
         {f"{SMALL}.profile": {"steps": [391, 399]}, f"{SMALL}.steps_per_execution": 10},
         f"{SMALL}.profile.steps is [391, 399]", "steps_per_execution, 10",
     ),
+    ({f"{SMALL}.evaluate_every": 3}, f"{SMALL}.evaluate_every is 3", "a divisor of checkpoint_every, 400"),
+    ({f"{SMALL}.evaluate_every": 5, f"{SMALL}.steps_per_execution": 2}, f"{SMALL}.evaluate_every is 5"),
     # masked models
     (TENSORFLOW | {f"{TINY}.mesh": [1, 1]}, f"{TINY}.mesh is given with backend: tensorflow", "backend: jax"),
     (
@@ -216,6 +213,11 @@ WRONG = [
     (
         TENSORFLOW | {f"{TINY}.batch_size": 9, f"{TINY}.host_device_count": 2},
         f"{TINY}.batch_size is 9", "host_device_count, 2",
+    ),
+    (TENSORFLOW | {f"{TINY}.microbatches": 3}, f"{TINY}.batch_size is 16", "microbatches, 3"),
+    (
+        TENSORFLOW | {f"{TINY}.microbatches": 4, f"{TINY}.host_device_count": 8},
+        f"{TINY}.batch_size is 16", "8 times microbatches, 4",
     ),
     (
         {f"{TINY}.model.hidden_size": 100, f"{TINY}.model.num_attention_heads": 3},
@@ -341,6 +343,11 @@ def test_yaml_1_2(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("a: 1e-4\nb: yes\nc: 010\n")
     assert read_yaml(path) == {"a": 1e-4, "b": "yes", "c": 10}
+    # Runs that are one by an anchor are two, each with its defaults.
+    config = changed()
+    config["mlm"]["runs"]["other"] = config["mlm"]["runs"]["tiny"]
+    runs = complete(config, "c")["mlm"]["runs"]
+    assert runs["other"] == runs["tiny"] == complete(DEFAULT, "c")["mlm"]["runs"]["tiny"]
 
 
 def test_overrides_of_the_command_line_are_numbers():
@@ -361,6 +368,8 @@ def test_text_that_reads_as_a_number_stays_text_where_text_is_meant():
     [
         ("a: 1\na: 2\n", 'c.yaml, line 2: the key "a"'),
         ("a: [1\n", "c.yaml, line 2: not valid YAML"),
+        ("a: !!python/object/apply:os.system ['touch owned']\n", "c.yaml, line 1: not valid YAML: "),
+        ("title: &a [*a]\n", "c.yaml: title[0][0] is nested deeper "),
         ("- 1\n", "c.yaml holds a list"),
         ("", "c.yaml is empty"),
     ],
@@ -371,6 +380,7 @@ def test_unreadable_config(tmp_path, monkeypatch, text, message):
     with pytest.raises(UserError) as error:
         read_config(["c.yaml"], {})
     assert str(error.value).startswith(message) and "\n" not in str(error.value)
+    assert not Path("owned").exists()
 
 
 def test_whole_floats_and_floats_mean_the_same():

@@ -1,6 +1,5 @@
 """Hostile input and faults, as a user meets them: one sentence, exit code 1, nothing half-written, nothing lost."""
 
-import gzip
 import json
 import math
 import os
@@ -12,22 +11,16 @@ import subprocess
 import sys
 import time
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import warm
-from conftest import ROOT, copied
+from conftest import ROOT, copied, write_yaml
 from kills import edited, start
-from ruamel.yaml import YAML
 from safetensors.numpy import load_file
-from tpulm.config.reading import read_config, read_yaml
+from tpulm.config.reading import read_yaml
 from tpulm.core.accelerators import ANY_DEVICES
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
-from tpulm.corpus.files import read_files
-from tpulm.corpus.parts import write_part
-from tpulm.corpus.rows import Form
-from tpulm.corpus.splits import assign
 from tpulm.records.reader import Records
 from tpulm.specs.artifacts import CHECKPOINT_FILES
 from tpulm.training.checkpoint import previous, save
@@ -50,8 +43,7 @@ def configure(workflow, **changes):
     }
     for section, keys in changes.items():
         config[section] = config.get(section, {}) | keys
-    with open(workflow / "config.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(config, file)
+    write_yaml(workflow / "config.yaml", config)
 
 
 def files(workflow):
@@ -77,62 +69,25 @@ def refusal(workflow, *arguments):
     return sentences[0]
 
 
-def parquet(**columns):
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), sink)
-    return sink.getvalue().to_pybytes()
-
-
 TEXT = prose(200)
 JSON_LINE = json.dumps({"text": "some text"}) + "\n"
 BAD_TEXTS = [
-    ("empty", "a.txt", b"", "corpus: the split train is empty: "),
-    ("blank lines", "a.txt", b"\n  \n\t\n", "corpus: the split train is empty: of 3 documents, 3 empty, "),
-    ("one document", "a.txt", b"a lonely document\n", "corpus: holding out 1 for test and 1 for validation of 1 "),
-    ("invalid UTF-8", "a.txt", b"good\nbad \xff\xfe byte\n", "a.txt, line 2, is not UTF-8 text: byte 5 "),
-    ("no column, CSV", "a.csv", b"body,n\nx,1\n", "a.csv has no column text (corpus.column); found: body, n."),
-    ("no column, Parquet", "a.parquet", parquet(body=["x"]), "a.parquet has no column text "),
-    ("no Parquet", "a.parquet", b"PAR1 this is no table PAR1", "a.parquet is not a complete Parquet file: "),
-    ("no field", "a.jsonl", b'{"body": "x"}\n', "a.jsonl, line 1 has no column text "),
-    ("a line cut short", "a.jsonl", (JSON_LINE * 3).encode()[:-12], "a.jsonl, line 3, is not valid JSON: "),
-    ("gzip cut short", "a.txt.gz", gzip.compress(TEXT.encode())[:-300], "a.txt.gz is not a complete gzip file."),
-    ("no gzip", "a.txt.gz", TEXT.encode(), "a.txt.gz is not a complete gzip file."),
+    (b"\n  \n\t\n", "corpus: the split train is empty: of 3 documents, 3 empty, "),
+    (b"good\nbad \xff\xfe byte\n", "a.txt, line 2, is not UTF-8 text: byte 5 "),
 ]
 
 
-def test_texts_that_cannot_be_used(fresh, monkeypatch):
-    """By a whole Snakemake for two of them; what the job does stands below for the others."""
-    monkeypatch.chdir(fresh.folder)
-    for number, (case, name, data, sentence) in enumerate(BAD_TEXTS):
-        (fresh / name).write_bytes(data)
-        configure(fresh, corpus={"files": [name]})
-        if number in (1, 3):
-            assert refusal(fresh, "corpus").startswith(sentence), case
-            assert {name.split(".")[0] for name in files(fresh)} <= {"corpus/parts/00000"}  # which was read whole
-            shutil.rmtree(fresh / "results", ignore_errors=True)
-        else:
-            assert refused(fresh).startswith(sentence), case
-            assert not (fresh / "results").exists()
-
-
-def refused(workflow):
-    """Do what the jobs do with the files of config.yaml, which must fail; return the sentence."""
-    recipe = read_config([workflow / "config.yaml"], {})["corpus"] | {"parts": ["train"]}
-    part = workflow.folder.parent / "part.parquet"
-    with pytest.raises(UserError) as error:
-        batches = read_files(recipe["files"], recipe["sample_by"], Form("corpus", recipe))
-        assign("corpus", recipe, [part], [write_part(part, batches, recipe)])
-    return str(error.value)
-
-
-def test_a_split_of_a_dataset_that_is_missing(fresh):
-    (fresh / "data").mkdir()
-    (fresh / "data/train.jsonl").write_text(JSON_LINE)
-    hub = {"source": "hub", "dataset": "./data", "splits": {"train": "train", "test": "exam"}}
-    with open(fresh / "config.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump({"corpus": hub}, file)
-    sentence = refusal(fresh, "corpus")
-    assert sentence.startswith("corpus: ./data ") and "splits.test exam" in sentence
+def test_texts_that_cannot_be_used(fresh):
+    """As jobs say it; tests/test_corpus.py has other files. That a column is missing is said before any job."""
+    for data, sentence in BAD_TEXTS:
+        (fresh / "a.txt").write_bytes(data)
+        configure(fresh, corpus={"files": ["a.txt"]})
+        assert refusal(fresh, "corpus").startswith(sentence)
+        assert {name.split(".")[0] for name in files(fresh)} <= {"corpus/parts/00000"}  # which was read whole
+        shutil.rmtree(fresh / "results", ignore_errors=True)
+    (fresh / "a.jsonl").write_text(JSON_LINE)
+    configure(fresh, corpus={"files": ["a.jsonl"], "column": "body"})
+    assert refusal(fresh, "corpus", "-n").startswith("a.jsonl, line 1 has no column body ")
 
 
 def test_odd_texts_that_can_be_used(fresh):
@@ -152,82 +107,16 @@ def test_odd_texts_that_can_be_used(fresh):
     assert sorted(texts) == sorted([*lines, long])
 
 
-SIZES = [
-    ({"tokenizer": {"vocab_size": 900000}}, "results/tokenizer/tokenizer.json", r"tokenizer\.vocab_size is 900000; "),
-    ({"tfrecords": {"sequence_length": 60000}}, "tfrecords", r"tfrecords\..* tfrecords\.sequence_length 60000, "),
-    (
-        {"tfrecords": {"shards": {"train": 2, "validation": 99, "test": 1}}}, "tfrecords",
-        r"tfrecords\.shards\.validation is 99; allowed: 1 to 20, ",
-    ),
-]  # fmt: skip
-
-
-def test_sizes_that_do_not_fit_the_text(fresh):
+def test_a_length_that_does_not_fit_the_text_and_a_corpus_that_is_damaged(fresh):
     (fresh / "text.txt").write_text(TEXT)
-    for changes, target, sentence in SIZES:
-        configure(fresh, **changes)
-        assert re.match(sentence, refusal(fresh, target, "--cores", "1")), target
-        shutil.rmtree(fresh / "results/tfrecords", ignore_errors=True)
-    # A damaged corpus is named, too.
+    configure(fresh, tfrecords={"sequence_length": 60000})
+    assert re.match(r"tfrecords\..* tfrecords\.sequence_length 60000, ", refusal(fresh, "tfrecords", "--cores", "1"))
     configure(fresh)
     shutil.rmtree(fresh / "results/tokenizer")
     corpus = fresh / "results/corpus/train.parquet"
     corpus.write_bytes(corpus.read_bytes()[:-100])
     sentence = refusal(fresh, "results/tokenizer/tokenizer.json")
     assert sentence.startswith("results/corpus/train.parquet is corrupt ") and "delete the file" in sentence
-
-
-NAMES = ["../x", "-n", "x" * 300, "größe", "", "tiny\n", "TINY"]
-
-
-def test_names_of_runs_that_are_no_names(fresh):
-    for name in NAMES:
-        with edited(fresh, "named.yaml") as config:
-            config["mlm"]["runs"] = {name: config["mlm"]["runs"]["tiny"]}
-        with pytest.raises(UserError, match=r"mlm\.runs has the name "):
-            read_config([fresh / "named.yaml"], {})
-    sentence = refusal(fresh, "-n", "--configfile", "named.yaml")
-    assert sentence.startswith("named.yaml: mlm.runs has the name ")
-
-
-YAMLS = [
-    ("title: one\ntitle: two\n", 'config.yaml, line 2: the key "title" '),
-    ("title: [unclosed\n", "config.yaml, line 9: not valid YAML: "),
-    ("title: yes\n", None),  # text, as in YAML 1.2
-    ("tokenizer: {vocab_size: '2048'}\n", 'config.yaml: tokenizer.vocab_size is "2048"; allowed: '),
-    ("cpu_threads: yes\n", 'config.yaml: cpu_threads is "yes"; allowed: '),
-    ("cpu_threads: true\n", "config.yaml: cpu_threads is true; allowed: "),
-    ("cpu_threads: 1e400\n", "config.yaml: cpu_threads is inf; allowed: "),
-    ("- a list\n", "config.yaml holds a list; "),
-    ("", "config.yaml is empty; "),
-    ("title: !!python/object/apply:os.system ['touch owned']\n", "config.yaml, line 1: not valid YAML: "),
-    ("title: &a [*a]\n", "config.yaml: title[0][0] is nested deeper "),
-]
-
-
-def test_yaml_of_every_kind(fresh, monkeypatch):
-    shipped = (fresh / "config.yaml").read_text()
-    for number, (text, sentence) in enumerate(YAMLS):
-        key = text.split(":")[0]
-        rest = re.sub(rf"^{key}:.*\n(  .*\n)*", "", shipped, flags=re.M) if ":" in text else ""
-        (fresh / "config.yaml").write_text(text + rest)
-        if sentence is None:
-            fresh("-n")
-        elif number < 2:
-            assert refusal(fresh, "-n").startswith(sentence), text
-        else:
-            monkeypatch.chdir(fresh.folder)
-            with pytest.raises(UserError, match=f"^{re.escape(sentence)}"):
-                read_config(["config.yaml"], {})
-    assert not (fresh / "owned").exists()
-
-
-def test_anchors_are_resolved(fresh):
-    config = (fresh / "config.yaml").read_text()
-    run = re.search(r"\n    tiny:\n((?:      .*\n)+)", config)[1]
-    again = f"    tiny: &run\n{run}    other: *run\n"
-    (fresh / "config.yaml").write_text(config.replace(f"    tiny:\n{run}", again))
-    assert re.search(r"^train_mlm_jax +4$", fresh("-n").stdout, re.M)
 
 
 @pytest.fixture
@@ -341,6 +230,9 @@ def test_verify_names_each_damage(small):
     text = json.loads((results / "tokenizer/tokenizer.json").read_text())
     text["added_tokens"][0]["lstrip"] = True
     (results / "tokenizer/tokenizer.json").write_text(json.dumps(text))
+    scores = results / "evaluation/mlm/tiny/scores.json"
+    scores.write_text(scores.read_text().replace('"value": ', '"value": 1', 1))
+    shutil.copy(small / "config.yaml", results / "evaluation/base/small/items.parquet")
     said = small("verify", check=False).stdout
     for sentence in (
         "results/corpus/validation.parquet is corrupt",
@@ -354,6 +246,8 @@ def test_verify_names_each_damage(small):
         "results/base/small/history.csv is corrupt",
         "results/finetune/python/metrics.json is corrupt",
         "results/tokenizer/tokenizer.json is corrupt",
+        "results/evaluation/mlm/tiny/scores.json is corrupt",
+        "results/evaluation/base/small/items.parquet is corrupt",
     ):
         assert re.search(rf"^\[verify\]   {re.escape(sentence)}", said, re.M), sentence
     assert "[verify] results/finetune-text: ok" in said

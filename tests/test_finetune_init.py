@@ -1,8 +1,7 @@
 """A finetuning run that starts from the weights of another one."""
 
 import numpy as np
-from conftest import copied
-from ruamel.yaml import YAML
+from conftest import copied, write_yaml
 from safetensors.numpy import load_file
 from tpulm.config.reading import read_yaml
 
@@ -13,8 +12,7 @@ def test_the_first_segment_starts_from_the_best_weights_of_the_other_run(trained
     other = config["finetune"]["runs"]["python"]
     learns_nothing = {"learning_rate": 1e-12, "schedule": {"shape": "constant"}, "steps": 1, "checkpoint_every": 1}
     config["finetune"]["runs"]["second"] = other | learns_nothing | {"init": "python"}
-    with open(workflow / "config.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(config, file)
+    write_yaml(workflow / "config.yaml", config)
     made = "results/finetune/second/checkpoints/00000001"
     workflow(f"{made}/state.json", "--cores", "2")
     found = load_file(workflow / made / "weights.safetensors")

@@ -67,17 +67,6 @@ def test_imports_are_those_of_the_syntax_tree():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("script", ["mlm/evaluate_mlm", "samples/fill_mask", "evaluation/score_mlm"])
-@pytest.mark.parametrize(("backend", "other"), [("tensorflow", "jax|keras|keras_hub"), ("jax", "tensorflow|tf_keras")])
-def test_the_code_of_a_backend_is_without_that_of_the_other(script, backend, other):
-    files = [file.relative_to(SCRIPTS / "tpulm") for file in imported(SCRIPTS / f"{script}.py", SCRIPTS, backend)]
-    opened = {"tensorflow": "training/tensorflow_model.py", "jax": "models/loading.py"}
-    assert [name for name in opened if Path(opened[name]) in files] == [backend]
-    for file in files:
-        assert not re.search(rf"^(import|from) ({other})\b", (SCRIPTS / "tpulm" / file).read_text(), re.M), file
-
-
-@pytest.mark.unit
 def test_the_version_is_the_same_everywhere():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
@@ -94,15 +83,6 @@ def test_the_page_on_the_architecture_names_files_that_are_there():
         if not any(list(place.glob(path)) for place in places for path in (named, f"{folder}/{named}")):
             missing.append(named)
     assert missing == []
-
-
-@pytest.mark.unit
-def test_the_page_on_the_architecture_names_every_module_and_every_script():
-    code = re.findall(r"`([^`]+)`", (ROOT / "ARCHITECTURE.md").read_text())
-    named = set(re.findall(r"\w+", " ".join(code)))
-    files = [path for path in SCRIPTS.glob("tpulm/*/*.py") if path.parent.name != "compat"]
-    scripts = [path for path in SCRIPTS.glob("*/*.py") if path.parent.name != "tpulm"]
-    assert {path.stem for path in files + scripts if not path.stem.startswith("_")} - named == set()
 
 
 @pytest.mark.unit

@@ -6,7 +6,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, write_yaml
 from ruamel.yaml import YAML
 from tpulm.config.reading import complete
 from tpulm.config.runs import runs_of
@@ -49,8 +49,7 @@ def configured(fresh):
     (fresh / "talks.jsonl").write_text("".join(json.dumps({"talk": talk}) + "\n" for talk in talks))
     (fresh / "asked.jsonl").write_text("".join(json.dumps({"q": q, "a": a}) + "\n" for q, a in rows))
     (fresh / "turns.jinja").write_text(TURNS)
-    with open(fresh / "config.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(CONFIG, file)
+    write_yaml(fresh / "config.yaml", CONFIG)
     return fresh
 
 

@@ -6,8 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import copied
-from ruamel.yaml import YAML
+from conftest import copied, write_yaml
 from tpulm.config.reading import read_yaml
 from tpulm.config.record_sets import shard_files
 from tpulm.core.errors import UserError
@@ -129,8 +128,7 @@ def test_records_made_elsewhere_train_the_same_model(trained, tmp_path):
     config["tokenizer"] = {"pretrained": "tokenizer", "compare_with": {"bare": {"pretrained": "bare"}}}
     files = {split: [f"elsewhere/{split}/*.tfrecord"] for split in SPLITS}
     config["tfrecords"] = {"source": "files", "files": files, "sequence_length": 128}
-    with open(workflow / "config.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(config, file)
+    write_yaml(workflow / "config.yaml", config)
     workflow("results/mlm/tiny/checkpoints/00000010/state.json", "--cores", "2")
     first = "results/mlm/tiny/checkpoints/00000010/weights.safetensors"
     assert (workflow / first).read_bytes() == before[(trained / first).relative_to(trained.folder)]

@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import warm
+from conftest import write_yaml
 from huggingface_hub import constants, file_download
-from ruamel.yaml import YAML
 from safetensors.numpy import load_file, save_file
 from test_mlm_tensorflow import RECIPE
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -119,10 +119,9 @@ def test_a_model_from_elsewhere_is_asked_and_measured_and_trained_on(fresh, give
             },
         },
         "prompts": {"fill_mask": ["Return the [MASK] of the list"]},
-        "evaluation": {"text": {"masked_documents": 2}, "pairs": {"made": 3}},
+        "evaluation": {"text": {"masked_documents": 2}},
     }  # fmt: skip
-    with open(fresh / "config.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(config, file)
+    write_yaml(fresh / "config.yaml", config)
     fresh("mlm", "evaluation", "--cores", "2")
     results = fresh / "results/mlm"
     original = load_file(fresh / "given/model.safetensors")

@@ -103,6 +103,24 @@ def test_the_size_of_a_folder_of_transformers(tmp_path, name, sizes, parameters)
     assert assumed_base(base) == "Gemma 7B"
 
 
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("preset", "parameters"),
+    [
+        ("gemma_7b_en", 8_537_680_896),
+        ("llama3_instruct_8b_en", 8_030_261_248),
+        ("mistral_0.2_instruct_7b_en", None),  # another vocabulary's version would be another model
+        ("mistral_instruct_7b_en", 7_241_732_096),
+        ("kaggle://keras/qwen/keras/qwen2.5_0.5b_en/1", 494_032_768),
+        ("qwen3_4b_en", 4_022_468_096),
+        ("hf://someone/llama3_8b", None),
+    ],
+)
+def test_published_models_have_the_parameters_that_keras_hub_says(preset, parameters):
+    base = {"preset": preset}
+    assert (None if assumed_base(base) else base_size(base).parameters) == parameters
+
+
 def test_the_size_of_a_masked_model():
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
     recipe = {"model": {"architecture": "roberta", "max_position_embeddings": 24} | sizes, "batch_size": 2}

@@ -4,7 +4,6 @@ import json
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from ruamel.yaml import YAML
 from test_near_duplicates import sentence
 
 CORPUS = {
@@ -36,8 +35,7 @@ def test_any_partition_gives_the_same_corpus(fresh):
     (fresh / "benchmark.csv").write_text(f"text\n{' '.join(prose[2].split()[-8:])}\n")
     rows = [{"q": sentence(seed, 8), "a": sentence(seed + 1, 9)} for seed in range(1000, 1100, 2)]
     (fresh / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with open(fresh / "config.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump({"corpus": CORPUS}, file)
+    write_yaml(fresh / "config.yaml", {"corpus": CORPUS})
     fresh("corpus", "--cores", "1")
     whole = written(fresh)
     record = json.loads(whole["corpus.json"])
@@ -70,8 +68,7 @@ def check_divided(workflow, sources, whole):
     sources.write_text(sources.read_text().replace("WHOLE_PARTS = 64", "WHOLE_PARTS = 3"))
     config = {"corpus": CORPUS, "tokenizer": {"vocab_size": 300}}
     config["tfrecords"] = {"sequence_length": 8, "shards": {"train": 12, "validation": 2}}
-    with open(workflow / "config.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(config, file)
+    write_yaml(workflow / "config.yaml", config)
     workflow("corpus", "results/tfrecords/manifest.json", "--cores", "2")
     workflow("verify", "--cores", "1")
     record, before = (

@@ -6,8 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 import warm
-from conftest import copied
-from ruamel.yaml import YAML
+from conftest import copied, write_yaml
 from tpulm.config.model_sizes import checkpoint_bytes
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.config.runs import runs_of
@@ -316,8 +315,7 @@ def test_without_the_compiler_the_stage_says_so(fresh, monkeypatch):
 
 
 def write(workflow, config):
-    with open(workflow / "config.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(config, file)
+    write_yaml(workflow / "config.yaml", config)
 
 
 @pytest.fixture(scope="module")

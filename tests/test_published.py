@@ -2,7 +2,7 @@
 
 import pytest
 from conftest import ROOT
-from tpulm.config.reading import complete, read_config, read_yaml
+from tpulm.config.reading import read_config
 from tpulm.core.errors import UserError
 from tpulm.report.published import answers_beside, beside_published, markdown, verdict
 
@@ -68,17 +68,3 @@ def test_what_cannot_be_compared_is_said(run, published, said):
         changes = {part: changes}
     with pytest.raises(UserError, match=said):
         read_config([str(ROOT / "config.yaml")], changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"microbatches": 3}, r"mlm\.runs\.tiny\.batch_size is 16; .*microbatches, 3"),
-        ({"microbatches": 4, "host_device_count": 8}, r"mlm\.runs\.tiny\.batch_size .*8 times microbatches, 4"),
-    ],
-)
-def test_microbatches_of_tensorflow_have_to_divide_the_batch(changes, said):
-    roberta = read_yaml(ROOT / "config.yaml")
-    roberta["mlm"]["runs"]["tiny"] |= {"backend": "tensorflow", "model": {"architecture": "roberta"}} | changes
-    with pytest.raises(UserError, match=said):
-        complete(roberta, "config.yaml")

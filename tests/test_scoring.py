@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 from pydoc_data import topics
 
 import numpy as np
@@ -10,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 import test_masked_folders
 import warm
-from conftest import copied
 from tpulm.core.errors import UserError
 from tpulm.core.scores import read_scores
 from tpulm.evaluation.minimal_pairs import Pair, fetch_pairs, write_pairs
@@ -232,16 +230,3 @@ def test_runs_have_scores_of_the_same_items(trained):
         assert measured == {f"{text} {split}" for text in texts for split in ("validation", "test")}
         read[model] = {row["item"] for row in rows if row["score"].endswith("corpus test")}
     assert read["mlm/tiny"] <= read["base/small"] == read["finetune/python"]
-
-
-def test_damaged_scores_are_found(trained, tmp_path):
-    workflow = copied(trained, tmp_path)
-    path = workflow / "results/evaluation/mlm/tiny/scores.json"
-    found = json.loads(path.read_text())
-    found["scores"][0]["value"] += 0.5
-    path.write_text(json.dumps(found))
-    shutil.copy(workflow / "config.yaml", workflow / "results/evaluation/base/small/items.parquet")
-    done = workflow("verify", "--cores", "1", check=False)
-    assert done.returncode == 1
-    assert "evaluation/mlm/tiny/scores.json is corrupt: " in done.stdout
-    assert "evaluation/base/small/items.parquet is corrupt: " in done.stdout

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tpulm.config.checks import check_training
-from tpulm.core.errors import UserError
 from tpulm.core.live_metrics import LiveMetrics, read
 from tpulm.core.processes import Stopped
 from tpulm.release.untracked import snapshot_of_use
@@ -260,14 +258,3 @@ def test_live_metrics_go_on_where_a_run_does(tmp_path):
     assert records[1]["mfu"] is not None and records[2]["held_out"]["loss"] == 5.5
     assert [record["step"] for record in read(LiveMetrics(log, 2).path)] == [1]  # later steps are trained again
     assert history.live.path.read_text().endswith("}\n")
-
-
-@pytest.mark.parametrize(("every", "at_once"), [(3, 1), (5, 2)])
-def test_evaluations_have_their_place_in_a_segment(every, at_once):
-    recipe = {
-        "steps": 20, "checkpoint_every": 10, "evaluate_every": every, "steps_per_execution": at_once,
-        "profile": {}, "optimizer": {"name": "adamw"},
-        "schedule": {"warmup_steps": 0, "final_learning_rate": 0}, "learning_rate": 1,
-    }  # fmt: skip
-    with pytest.raises(UserError, match=f"^run.evaluate_every is {every}; allowed: a divisor of checkpoint_every, 10"):
-        check_training("run", recipe)

@@ -15,11 +15,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from conftest import copied
+from conftest import DELETE, changed, copied
 from kills import encoded
 from tpulm.config.reading import SCHEMA, read_yaml
-
-DELETE = object()
 
 # The jobs of the fixture `trained`, by what they follow from.
 MLM_REST = (
@@ -635,21 +633,6 @@ def test_every_key_of_the_schema_has_a_row():
     assert set(leaves(schema, schema)) == {*rows, "experiment"}  # tests/test_experiments.py: its results are elsewhere
 
 
-def changed(config, changes):
-    """Return a copy of a config with values at dotted keys replaced."""
-    config = copy.deepcopy(config)
-    for path, value in changes.items():
-        *parents, last = path.split(".")
-        place = config
-        for key in parents:
-            place = place.setdefault(key, {})
-        if value is DELETE:
-            del place[last]
-        else:
-            place[last] = copy.deepcopy(value)  # a value that stands twice must not become one by an anchor
-    return config
-
-
 def write(workflow, name, config):
     (workflow / name).write_text(json.dumps(config))  # which is YAML, and quicker than its library
 
@@ -1027,7 +1010,6 @@ def test_a_shard_that_is_written_before_it_is_read_is_not_missed(built):
 
 def test_a_shard_with_other_bytes_reruns_nothing_and_is_reported(built):
     """Its model was trained on the bytes that it had; training on these would be refused, verify names them."""
-    built("verify")
     shard = built / "results/tfrecords/train/00001-of-00004.tfrecord"
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1

@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import warm
-from conftest import Workflow, copied, once, shared
+from conftest import Workflow, copied, once, shared, write_yaml
 from openers import LOCKS
-from ruamel.yaml import YAML
 from safetensors.numpy import load_file, save_file
 from test_demo import said, started
 from test_masked_folders import CONFIG, given, tiny_folder, weights  # noqa: F401 (a fixture)
@@ -191,8 +190,7 @@ SLICE = {"accelerator": "v5e-8"}
 
 
 def write(workflow, config):
-    with open(workflow / "config.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(config, file)
+    write_yaml(workflow / "config.yaml", config)
 
 
 @pytest.fixture(scope="module")
@@ -312,25 +310,6 @@ def test_predictions_that_are_no_numbers_are_refused(scored, tmp_path):
         assert done.returncode == 1 and "Traceback" not in done.stdout
         assert re.search(f"error: evaluation.tasks.{task} .*{best}.* 40 of 40 .*validation", done.stdout)
         assert not (workflow / f"{folder}/predictions.parquet").exists()
-
-
-def test_a_changed_task_reruns_itself_alone(scored, tmp_path):
-    def listed(**changes):
-        config = copy.deepcopy(FORMS)
-        config["evaluation"]["tasks"]["which"] |= changes
-        path = tmp_path / "changed.json"
-        path.write_text(json.dumps(config))
-        printed = scored("-n", "tasks", "--configfile", str(path)).stdout
-        return [line.split()[2:4] for line in re.findall(r"^would run  \w+_.*", printed, re.M)]
-
-    assert listed() == []
-    found = listed(batch_size=8)
-    assert {rule for rule, _ in found} == {"train_task", "prune_checkpoint", "predict_task", "score_task"}
-    assert {place.removeprefix("evaluation/tasks/").split("/")[0] for _, place in found} == {"which"}
-    assert listed(metrics=["f1"]) == [["score_task", "which"]]
-    # A seed more trains its own chains only.
-    trained = [place.rpartition("/")[2] for rule, place in listed(seeds=[0, 1, 2]) if rule == "train_task"]
-    assert sorted(set(trained)) == ["pretrained-rate-0.003-seed-2", "random-rate-0.003-seed-2"]
 
 
 @compiler

@@ -153,18 +153,6 @@ def test_threads_do_not_matter(texts, tokenizer, tmp_path):
     assert len(found) == 1
 
 
-@pytest.mark.unit
-def test_reader_and_writer_need_no_tensorflow():
-    code = (
-        "import sys, tpulm.records.shards, tpulm.corpus.documents, tpulm.tokenization.folder\n"
-        "import tpulm.records.reader\n"
-        "print(*sorted({'tensorflow', 'transformers'} & set(sys.modules)))"
-    )
-    environment = os.environ | {"PYTHONPATH": str(Path(tfrecord.__file__).parents[2])}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True, text=True)
-    assert not done.stdout.split()
-
-
 def test_bytes_are_those_of_tensorflow(written, tmp_path):
     import tensorflow as tf
 

@@ -8,8 +8,7 @@ import loopback_hub
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
-from ruamel.yaml import YAML
+from conftest import ROOT, write_yaml
 from tpulm.config.reading import read_yaml
 
 pytestmark = pytest.mark.long
@@ -62,8 +61,7 @@ def twin(hub, recipe, steps):
 
 def finished(workflow, config):
     """Run a twin to the published model; return the rows of its figures beside the published ones."""
-    with open(workflow / "twin.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(config, file)
+    write_yaml(workflow / "twin.yaml", config)
     arguments = ("--configfile", "twin.yaml", "--cores", "2")
     workflow("publish", "report", *arguments)
     results = workflow / f"experiments/{config['experiment']}/results"
