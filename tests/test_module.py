@@ -1,19 +1,20 @@
 """The workflow as a module of another one, with a prefix and renamed rules."""
 
-import fcntl
 import json
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import loopback_hub
 import pytest
 from conftest import ROOT, existing, reduced, write_yaml
 from kills import fingerprints
 from tpulm.config.reading import read_yaml
-from tpulm.core.folder_lock import lock_of
 
 OUTER = """
 configfile: "small.yaml"
@@ -125,10 +126,19 @@ def test_a_module_needs_its_checks(outer, fresh):
 
 
 def test_a_second_start_of_a_module_is_refused(outer):
-    path = outer / str(lock_of(""))
-    path.parent.mkdir()
-    path.write_text(f"{os.getpid()} 00:00:00 token {os.uname().nodename}")
-    with open(path) as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)  # as the first has it
+    inner = (outer / "profiles").resolve().parent
+    waiting = "import time\nfrom pathlib import Path\nPath('started').touch()\ntime.sleep(600)\n"
+    (inner / "scripts/corpus/read_part.py").write_text(waiting)
+    command = [str(Path(sys.executable).with_name("snakemake")), "lm_corpus", "--cores", "1"]
+    first = subprocess.Popen(
+        command, cwd=outer.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        while not (outer / "started").exists():
+            assert first.poll() is None
+            time.sleep(0.1)
         done = outer("lm_corpus", "--cores", "1", check=False)
-    assert done.returncode == 1 and "error: another snakemake is running in this folder" in done.stdout
+        assert done.returncode == 1 and "error: another snakemake is running in this folder" in done.stdout
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()

@@ -4,6 +4,7 @@ import json
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from conftest import write_yaml
 from test_near_duplicates import sentence
 
 CORPUS = {
