@@ -174,10 +174,10 @@ def plan_all(names: list[str], only: str | None, make: Callable[[Path, Planned, 
             if only not in (None, run.run.key):
                 continue
             found = make(RECIPES / name, run, slice_) | {"origin": origin(run, slice_)}
-            known = plans.setdefault(name, {}).setdefault(run.key, {})
+            known = plans.setdefault(name, {}).setdefault(key_of(run), {})
             if found["planned"] or not current(known, run, slice_)["planned"]:  # a busy machine takes no plan away
                 known[slice_] = found
-            print(f"{name}: {run.key} on {slice_}: {found}", flush=True)
+            print(f"{name}: {key_of(run)} on {slice_}: {found}", flush=True)
             PLANS.parent.mkdir(exist_ok=True)
             PLANS.write_text(json.dumps(dict(sorted(plans.items())), indent=1) + "\n")
 
@@ -195,7 +195,8 @@ def stale() -> list[str]:
         path.stem
         for path in sorted(RECIPES.glob("*.yaml"))
         if any(
-            current(plans.get(path.name, {}).get(run.key, {}), run, name) is STALE for run, name in planned_runs(path)
+            current(plans.get(path.name, {}).get(key_of(run), {}), run, name) is STALE
+            for run, name in planned_runs(path)
         )
     ]
 
@@ -207,7 +208,7 @@ def check_all(names: list[str]) -> bool:
         if names and path.stem not in names:
             continue
         for run, slice_ in planned_runs(path):
-            found = current(plans.get(path.name, {}).get(run.key, {}), run, slice_)
+            found = current(plans.get(path.name, {}).get(key_of(run), {}), run, slice_)
             if found["planned"]:
                 layers = found.get("layers", [0])[-1]
                 abstract, _ = utilisation.abstract_of(run.run, recipe_of(run), slice_, layers)
@@ -218,8 +219,14 @@ def check_all(names: list[str]) -> bool:
             elif found is not STALE:
                 continue
             changed = True
-            print(f"{path.stem}: {run.key} on {slice_} has changed; python benchmarks/recipes.py plan {path.stem}")
+            print(f"{path.stem}: {key_of(run)} on {slice_} has changed; python benchmarks/recipes.py plan {path.stem}")
     return changed
+
+
+def key_of(planned: Planned) -> str:
+    """Return how the plans name what is planned: by its key and, on a task, by the model."""
+    model = planned.name.removeprefix(f"tasks/{planned.task}/")
+    return f"{planned.run.key}, {model}" if planned.task else planned.run.key
 
 
 def said_of(planned: Planned) -> str:
@@ -227,7 +234,7 @@ def said_of(planned: Planned) -> str:
     number = len(planned.chains)
     chains = f", {number} chains" if number > 1 else ", 1 chain" if planned.task else ""
     as_on_jax = ", as on JAX" if planned.recipe.get("backend") == "tensorflow" else ""
-    return f"`{planned.run.key}`{chains}{as_on_jax}"
+    return f"`{key_of(planned)}`{chains}{as_on_jax}"
 
 
 def write_table() -> None:
@@ -241,7 +248,7 @@ def write_table() -> None:
     plans = read_json(PLANS) if PLANS.is_file() else {}
     for path in sorted(RECIPES.glob("*.yaml")):
         for run, slice_ in planned_runs(path):
-            found = current(plans.get(path.name, {}).get(run.key, {}), run, slice_)
+            found = current(plans.get(path.name, {}).get(key_of(run), {}), run, slice_)
             if not found["planned"]:
                 reasons = missing.setdefault(found["reason"].rstrip("."), {})
                 name = f"{path.stem}: {run.task}" if run.task else path.stem

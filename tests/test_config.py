@@ -42,7 +42,7 @@ WRONG = [
     ({f"{TINY}.accumulate": 2}, f'{TINY} has no key "accumulate"', "microbatches"),
     ({"evaluation.select_by": "loss"}, "evaluation.select_by was removed in version 0.3.0: the loss on the validation"),
     ({"evaluation.pairs.made": 0}, "evaluation.pairs.made was removed in version 0.3.0: pairs are", "pairs.sets"),
-    ({"evaluation.pairs.seed": 0}, "evaluation.pairs.seed was removed in version 0.3.0: it was", "pairs.sets"),
+    ({"evaluation.pairs.seed": 0}, "evaluation.pairs.seed was removed in version 0.3.0: delete", "pairs.sets"),
     ({"prompts.checkpoints": "all"}, "prompts.checkpoints was removed in version 0.3.0: tools/demo.py", "small/400"),
     ({"tfrecords.shards.dev": 1}, 'tfrecords.shards has no key "dev"', "test, train, validation"),
     ({"trackers": ["mlflow"]}, 'trackers[0] is "mlflow", which version 0.3.0 removed: list tensorboard or wandb;'),
@@ -232,7 +232,7 @@ WRONG = [
     ({f"{SMALL}.adapter": "models/mine"}, f"{SMALL}.adapter was removed in version 0.3.0: merge it", "as preset"),
     (
         {SMALL: {"preset": "some-model", "adapter_revision": "a" * 40}},
-        f"{SMALL}.adapter_revision was removed in version 0.3.0: PEFT",
+        f"{SMALL}.adapter_revision was removed in version 0.3.0: delete",
     ),
     ({SMALL: {"preset": 5}}, f"{SMALL}.preset is 5", "hf://", "kaggle://"),
     ({SMALL: {"preset": "kaggle://keras/gemma/keras/gemma_7b_en"}}, f'{SMALL}.preset is "kaggle://', ".../1"),

@@ -696,7 +696,7 @@ def in_state(trained, tmp_path_factory):
                 shutil.copytree(made, workflow / "results/evaluation/responses/finetune/python")
                 (workflow / "results/evaluation/responses/finetune/python/responses.json").touch()
             for name in changes.get("evaluation.pairs.sets", []):
-                (workflow / "results/evaluation/pairs/sets").mkdir(exist_ok=True)
+                (workflow / "results/evaluation/pairs/sets").mkdir(parents=True, exist_ok=True)
                 (workflow / f"results/evaluation/pairs/sets/{name}.jsonl").touch()
             if "mlm.runs.asked" in changes:
                 for model in ("asked/model", "tiny/init"):
