@@ -109,7 +109,11 @@ def test_what_is_not_there_is_not_planned(names, only, said):
 @unit
 def test_recipes_that_changed_since_they_were_planned_are_named(tmp_path, monkeypatch):
     recipes = module("recipes")
-    runs = {run.key: run for path in sorted(recipes.RECIPES.glob("*.yaml")) for run, _ in recipes.planned_runs(path)}
+    runs = {
+        recipes.key_of(run): run
+        for path in sorted(recipes.RECIPES.glob("*.yaml"))
+        for run, _ in recipes.planned_runs(path)
+    }
     of = recipes.origin(runs["base.llama-1b"], "v5e-16")
     assert of != recipes.origin(runs["base.llama-1b"], "v5e-32")
     kept = {

@@ -42,7 +42,7 @@ WRONG = [
     ({f"{TINY}.accumulate": 2}, f'{TINY} has no key "accumulate"', "microbatches"),
     ({"evaluation.select_by": "loss"}, "evaluation.select_by was removed in version 0.3.0: the loss on the validation"),
     ({"evaluation.pairs.made": 0}, "evaluation.pairs.made was removed in version 0.3.0: pairs are", "pairs.sets"),
-    ({"evaluation.pairs.seed": 0}, "evaluation.pairs.seed was removed in version 0.3.0: delete", "pairs.sets"),
+    ({"evaluation.pairs.seed": 0}, "evaluation.pairs.seed was removed in version 0.3.0: delete"),
     ({"prompts.checkpoints": "all"}, "prompts.checkpoints was removed in version 0.3.0: tools/demo.py", "small/400"),
     ({"tfrecords.shards.dev": 1}, 'tfrecords.shards has no key "dev"', "test, train, validation"),
     ({"trackers": ["mlflow"]}, 'trackers[0] is "mlflow", which version 0.3.0 removed: list tensorboard or wandb;'),
