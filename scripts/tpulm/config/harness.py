@@ -87,7 +87,7 @@ def read(key: str, path: Path) -> dict[str, Any]:
 def layers(key: str, path: Path, before: tuple[Path, ...] = ()) -> list[tuple[Path, dict[str, Any]]]:
     """Return a file of a task and before it those that it includes, relative to its folder, each with what it says.
 
-    What a file says goes over what the files before it say. Raises UserError, also for files that include each other.
+    A later file overrides the files before it. Raises UserError, also for files that include each other.
     """
     if path in before:
         raise UserError(f"{key}.file: {path} includes itself.")

@@ -185,7 +185,7 @@ def assumed_base(base: Mapping) -> str | None:
 def is_built(base: Mapping) -> bool:
     """Return whether fetching a base model converts it, in float32.
 
-    A preset of Keras is copied. Of a repository of the hub it is not known before; it counts as one that is converted.
+    A preset of Keras is copied. A repository of the hub counts as one that is converted.
     """
     try:
         described = json.loads((Path(base["preset"]) / "config.json").read_text())

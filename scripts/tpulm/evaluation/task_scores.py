@@ -38,7 +38,7 @@ def majority(train: Columns, held_out: Columns, predict: str) -> list:
 def bag_of_words(train: Columns, held_out: Columns, predict: str) -> list:
     """Return what a linear model of the counts of words predicts: logistic regression, or ridge regression for numbers.
 
-    Of two texts, each has counts of its own.
+    Each of two texts has counts of its own.
     """
     model: Any = Ridge() if predict == NUMBER else LogisticRegression(max_iter=ITERATIONS)
     features = []

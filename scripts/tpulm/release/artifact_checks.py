@@ -1,7 +1,7 @@
 """Compare files below results/ with the SHA-256 that was taken when they were written.
 
-The record of a job has that of each output. Of shards, checkpoints and presets of base models, a JSON file beside them
-has it, too, where records are gone: manifest.json, state.json and preset.json.
+The record of a job has that of each output. JSON files beside shards, checkpoints and presets of base
+models have it, too, also where records are gone: manifest.json, state.json and preset.json.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -148,7 +148,7 @@ def bring(api: "HfApi", recipe: Mapping, found: Mapping[str, Path], gone: Sequen
 
     gone  files that are deleted where they are there
 
-    Of many files, a commit takes some. Raises UserError where the repository is public and private: true asks for one
+    One commit takes a part of many files. Raises UserError where the repository is public and private: true asks for one
     that is not.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
