@@ -148,8 +148,8 @@ def bring(api: "HfApi", recipe: Mapping, found: Mapping[str, Path], gone: Sequen
 
     gone  files that are deleted where they are there
 
-    One commit takes a part of many files. Raises UserError where the repository is public and private: true asks for one
-    that is not.
+    One commit takes a part of many files. Raises UserError where the repository is public and private: true asks for
+    one that is not.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
