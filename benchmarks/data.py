@@ -259,7 +259,7 @@ def main() -> None:
         scratch = Path(temporary)
         kept = scratch / "tokenizer"
         workflow = Workflow(scratch / "workflow")
-        for size, runs, aim in ((arguments.megabytes, arguments.runs, ""), (arguments.more_megabytes, 1, "4")):
+        for size, runs, aim in ((arguments.megabytes, arguments.runs, ""), (arguments.more_megabytes, 1, "5")):
             text = scratch / f"{size:g}.txt"
             digests.append(f"{size:g} MB {docstrings.write(text, size)}")
             if not kept.exists():

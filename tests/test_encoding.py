@@ -120,10 +120,29 @@ def test_batches_do_not_matter(name, monkeypatch):
     expected = [tokenizer.encode(text).ids for text in TEXT]
     monkeypatch.setattr("tpulm.tokenization.encoding.BATCH_CHARACTERS", 1000)
     monkeypatch.setattr("tpulm.tokenization.word_ids.WORDS_AT_ONCE", 7)
+    monkeypatch.setattr("tpulm.tokenization.word_ids.WORDS_OF_A_TEXT", 3)
     monkeypatch.setattr("tpulm.tokenization.word_ids.KNOWN_WORDS", 100)
     batches = list(tokenize(tokenizer, (pa.array(TEXT[start : start + 9]) for start in range(0, len(TEXT), 9))))
     assert len(batches) > 3
     assert [ids for batch in batches for ids in separate(batch)] == expected
+
+
+SCORES = st.sampled_from([-1.0, -1.1, -2.0, -2.2, -3.3, -0.1, 0.0])
+PIECES = st.dictionaries(st.text("ab▁é", min_size=1, max_size=4), SCORES, max_size=12)
+RUNS = {"▁": -1.0, "a": -1.0, "aa": -1.1, "aaa": -1.2}  # of which many cuts of a row of letters are equally likely
+
+
+@given(pieces=PIECES, unknown=st.sampled_from(["<unk>", "b", "▁"]), texts=st.lists(st.text("ab é", max_size=80)))
+@example(pieces=RUNS, unknown="<unk>", texts=["a" * length for length in range(99)])
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_any_unigram_vocabulary_cuts_as_the_library_does(pieces, unknown, texts):
+    """Equally likely cuts, characters that are no piece, long words, a piece that stands for what is unknown."""
+    vocabulary = [*({unknown: -5.0} | pieces).items()]
+    number = [piece for piece, _ in vocabulary].index(unknown)
+    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=number, byte_fallback=False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    expected = [tokenizer.encode(text).ids for text in texts]
+    assert separate(Encoder(tokenizer).encode(pa.array(texts, pa.string()))) == expected
 
 
 def changed(**parts) -> Tokenizer:

@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 
 from tpulm.specs.byte_level import RULES
 from tpulm.tokenization.pipeline import BLANKS, FOLD, MARK, RUNS
-from tpulm.tokenization.word_ids import Ids, KnownWords, encode
+from tpulm.tokenization.viterbi import Ids, flat, interleaved
+from tpulm.tokenization.word_ids import AnyWords, KnownWords, MarkedWords
 
 SPACE = 0x20
 # Bytes after a space at which a text is not cut: white space, and the first bytes of white space beyond ASCII.
@@ -53,22 +54,27 @@ class Encoder:
             tokenizer = Tokenizer.from_str(json.dumps(spec))
         kinds = {step["type"] for step in steps}
         self.no_cut = NOT_AFTER_SPACE | MADE_SPACE if kinds & {"NFKC", "NFKD"} else NOT_AFTER_SPACE
-        self.known = KnownWords(tokenizer)
+        marked = marking(spec)
+        self.known = KnownWords((MarkedWords(tokenizer, *marked, spec) if marked else AnyWords(tokenizer)).encode)
         self.added = "|".join(re.escape(token["content"]) for token in spec["added_tokens"])
         self.before, self.after = template(tokenizer)
 
     def encode(self, texts: pa.StringArray) -> Ids:
         """Return the ids of documents, one after another, int32 [tokens], and the number of each document's, int64."""
         if not self.by_words:
-            return encode(self.tokenizer, texts, add_special_tokens=True)
+            return self.encode_whole(texts)
         if not self.added:
             return self.encode_words(texts)
         # An added token is found before the text is split into words.
         whole = pc.match_substring_regex(texts, self.added).to_numpy(zero_copy_only=False)
         if not whole.any():
             return self.encode_words(texts)
-        found = encode(self.tokenizer, texts.filter(pa.array(whole)), add_special_tokens=True)
+        found = self.encode_whole(texts.filter(pa.array(whole)))
         return interleaved(whole, found, self.encode_words(texts.filter(pa.array(~whole))))
+
+    def encode_whole(self, texts: pa.StringArray) -> Ids:
+        """Return what `encode` returns, each document encoded by itself."""
+        return flat(self.tokenizer.encode_batch_fast(texts.to_pylist()))
 
     def encode_words(self, texts: pa.StringArray) -> Ids:
         """Return what `encode` returns, for documents without added tokens."""
@@ -84,16 +90,6 @@ class Encoder:
         bounds = bounds[first]
         stream = surround(self.known.ids[place], bounds, self.before, self.after)
         return stream, np.diff(bounds) + len(self.before) + len(self.after)
-
-
-def interleaved(where: np.ndarray, ones: Ids, others: Ids) -> Ids:
-    """Return the ids of texts in their order: `ones` are those where `where`, bool of shape [texts], is true."""
-    lengths = np.empty(len(where), np.int64)
-    lengths[where], lengths[~where] = ones[1], others[1]
-    source = np.repeat(where, lengths)
-    ids = np.empty(len(source), np.int32)
-    ids[source], ids[~source] = ones[0], others[0]
-    return ids, lengths
 
 
 def tokenize(tokenizer: Tokenizer, batches: Iterable[pa.StringArray]) -> Iterator[Ids]:
@@ -140,6 +136,29 @@ def splits_at_spaces(spec: dict) -> bool:
         if joins and not all(one["type"] in UNMARKING or is_local_replace(one) for one in normalizers):
             return False
     return at_spaces and all(one["type"] in NORMALIZERS or is_local_replace(one) for one in normalizers)
+
+
+def marking(spec: dict) -> tuple[str, str, list[tuple[str, str]]] | None:
+    """Return what a tokenizer does to a word, None where it does more than this.
+
+    spec  tokenizer.json
+
+    The mark that it puts in place of a space; the characters that end a word beside spaces; its replacements.
+    """
+    normalizers = members(spec["normalizer"], "normalizers")
+    pre_tokenizers = members(spec["pre_tokenizer"], "pretokenizers")
+    if [one["type"] for one in pre_tokenizers] not in (["Metaspace"], ["Metaspace", "Split"]):
+        return None
+    metaspace, *runs = pre_tokenizers
+    mark, model = metaspace["replacement"], spec["model"]
+    # Pieces may have the mark only where the text has it.
+    affixes = [model.get(key) or "" for key in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix")]
+    if isinstance(model.get("unk_id"), int):
+        affixes.append(model["vocab"][model["unk_id"]][0])
+    plain = all(map(is_local_replace, normalizers)) and mark not in "".join(affixes)
+    if not plain or not splits(pre_tokenizers[-1], pre_tokenizers[:-1]) or metaspace["prepend_scheme"] != "always":
+        return None
+    return mark, "\r\n" if runs else "", [(one["pattern"]["String"], one["content"]) for one in normalizers]
 
 
 def members(part: dict | None, key: str) -> list[dict]:
