@@ -106,7 +106,7 @@ class TaskChain(Run):
     def plan(self) -> dict:
         """Return what a plan takes of it, as of all chains of its model on its task, see `Run.plan`.
 
-        Of a model from elsewhere `described` says the rest, and for all of them task.json how many labels.
+        `described` says the rest of a model from elsewhere, and task.json how many labels there are.
         """
         kept = {"where": self.key, **pick(self.recipe, "steps", *STEP_KEYS)}
         if self.described:
