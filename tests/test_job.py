@@ -1,5 +1,6 @@
 """What every script says, and what it does with a signal."""
 
+import errno
 import subprocess
 import sys
 from importlib.metadata import version
@@ -7,6 +8,7 @@ from types import ModuleType
 
 import pytest
 from conftest import ROOT
+from tpulm.core.job import fault_of_machine
 from tpulm.core.job_record import software
 
 pytestmark = pytest.mark.unit
@@ -64,6 +66,15 @@ def test_a_message_is_a_line_whatever_it_quotes(tmp_path):
     lines = ["Return the [MASK]  ->  list, \\n, \\n, \\n, value", "error: the disk\\nis full."]
     assert (done.returncode, done.stderr.splitlines()) == (1, [f"[mlm x] {line}" for line in lines])
     assert (tmp_path / "job.log").read_text().splitlines() == lines
+
+
+def test_only_what_the_operating_system_says_is_a_fault_of_the_machine():
+    """A hub that refuses a download says "Permission denied", too; safetensors has no errno for a full disk."""
+    refused = RuntimeError("403: Permission denied: this model is gated")
+    full = RuntimeError("I/O error: No space left on device (os error 28)")
+    assert fault_of_machine(refused) is None
+    assert fault_of_machine(PermissionError(errno.EACCES, "x", "results/x")) == "Permission denied: results/x"
+    assert fault_of_machine(full).startswith("No space left on device: I/O error")
 
 
 HELD = """

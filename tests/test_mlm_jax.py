@@ -279,7 +279,7 @@ def test_meshes_parts_and_dispatches_do_not_matter(manifest, tmp_path):  # noqa:
 
 def test_rows_of_a_batch_are_masked_as_in_the_whole():
     ids = np.random.default_rng(0).integers(5, 60, (12, 40))
-    arguments = (1, 2, 3), MASKING, 4, [0, 1, 2, 3, 4], 60
+    arguments = ("masks", 1, 2), MASKING, 4, [0, 1, 2, 3, 4], 60
     whole = mask_batch(ids, *arguments)
     part = mask_batch(ids[4:8], *arguments, slice(4, 8), 12)
     assert all((part[name] == array[4:8]).all() for name, array in whole.items())

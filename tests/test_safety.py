@@ -316,12 +316,16 @@ def test_a_model_with_code_of_its_own_is_an_unknown_key(tmp_path, planted):
         model_config({"architecture": "bert", "auto_map": {"AutoModel": "evil.Model"}}, manifest, "mlm.runs.x.model")
 
 
-# As rules/common.smk has it, for long chains of checkpoints.
+# As rules/common.smk has it, for long chains of checkpoints. Threads read at the same time.
 DEEP = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 sys.setrecursionlimit(100_000)
+with ThreadPoolExecutor(4) as pool:
+    list(pool.map(read_json, 200 * sys.argv[2:]))
+print(sys.getrecursionlimit())
 try:
     read_json(sys.argv[1])
 except UserError as error:
@@ -330,14 +334,17 @@ except UserError as error:
 
 
 @pytest.mark.unit
-def test_json_that_is_nested_without_end_breaks_no_stack(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text("[" * 200_000)
+@pytest.mark.parametrize("text", ["[" * 90_000, "[" * 90_000 + "]" * 90_000, '["]]", ' * 600 + "1" + "]" * 600])
+def test_json_that_is_nested_without_end_breaks_no_stack(tmp_path, text):
+    path, plain = tmp_path / "config.json", tmp_path / "plain.json"
+    path.write_text(text)
+    plain.write_text(json.dumps([{"text": "[{" * 1000 + '"\\', "n": [n]} for n in range(1000)]))
     environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
-    done = subprocess.run(
-        [sys.executable, "-c", DEEP, path], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.returncode == 0 and done.stdout.startswith(f"{path} is nested too deeply")
+    command = [sys.executable, "-c", DEEP, path, plain]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    limit, message = done.stdout.splitlines()
+    assert (done.returncode, limit) == (0, "100000")
+    assert message == f"{path} is nested too deeply; allowed: JSON with at most 500 levels."
 
 
 @pytest.mark.unit

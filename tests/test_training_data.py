@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tpulm.config.reading import schema
+from tpulm.core.random_streams import generator
 from tpulm.records.masked_batches import loss_of_frequencies, mask_batch
 from tpulm.records.order import BLOCK, batch_records, epoch_order, record_range
 from tpulm.specs.record_arrays import masked_arrays
@@ -49,6 +50,13 @@ def test_batches_follow_each_other_over_the_end_of_an_epoch():
     batches = np.concatenate([batch_records(10, 3, 4, step) for step in range(5)])
     assert np.array_equal(batches, record_range(10, 3, 0, 20))
     assert np.array_equal(np.bincount(batches), np.full(10, 2))
+
+
+def test_keys_of_another_length_and_other_purposes_are_other_streams():
+    """SeedSequence fills short keys up with zeros: (7, 1) would be (7, 1, 0)."""
+    keys = [("masks", 7, 1), ("masks", 7, 1, 0), ("masks", 7), ("initial weights", 7, 1), ("masks", 7, 2)]
+    assert len({generator(*key).random() for key in keys}) == len(keys)
+    assert generator("masks", 7, 1).random() == generator("masks", 7, 1).random()
 
 
 def curve(shape, **more):
@@ -101,7 +109,7 @@ def tokens(records, length, seed=0):
 
 def test_masking_takes_15_percent_and_splits_it_80_10_10():
     ids = tokens(2000, 128)
-    batch = mask_batch(ids, (0, 7), BERT, 4, SPECIAL, 1000)
+    batch = mask_batch(ids, ("masks", 0, 7), BERT, 4, SPECIAL, 1000)
     chosen = batch["weights"].astype(bool)
     ordinary = 2000 * 126
     share = chosen.sum() / ordinary
@@ -120,8 +128,8 @@ def test_masking_takes_15_percent_and_splits_it_80_10_10():
 def test_masking_changes_only_chosen_tokens_and_repeats(length, rate, key, records):
     ids = tokens(records, length, key)
     masking = {"mlm_probability": rate, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
-    batch = mask_batch(ids, (1, key), masking, 4, SPECIAL, 1000)
-    again = mask_batch(ids, (1, key), masking, 4, SPECIAL, 1000)
+    batch = mask_batch(ids, ("masks", 1, key), masking, 4, SPECIAL, 1000)
+    again = mask_batch(ids, ("masks", 1, key), masking, 4, SPECIAL, 1000)
     assert all(np.array_equal(batch[name], again[name]) for name in batch)
     arrays = masked_arrays(length, rate, "concat")
     described = {name: ((records, *shape), dtype) for name, (shape, dtype) in arrays.items()}
@@ -152,11 +160,11 @@ def test_the_loss_by_frequencies_is_that_of_the_best_prediction_without_context(
 
 def test_masks_differ_from_step_to_step():
     ids = tokens(4, 128)
-    one, two = (mask_batch(ids, (0, step), BERT, 4, SPECIAL, 1000)["input_ids"] for step in (0, 1))
+    one, two = (mask_batch(ids, ("masks", 0, step), BERT, 4, SPECIAL, 1000)["input_ids"] for step in (0, 1))
     assert not np.array_equal(one, two)
 
 
 @pytest.mark.parametrize("length", [8, 9])
 def test_a_record_of_special_tokens_only_predicts_nothing(length):
-    batch = mask_batch(np.full((2, length), 3, np.int32), (0,), BERT, 4, SPECIAL, 1000)
+    batch = mask_batch(np.full((2, length), 3, np.int32), ("masks", 0), BERT, 4, SPECIAL, 1000)
     assert batch["weights"].sum() == 0

@@ -9,7 +9,6 @@ The feed-forward of Gemma 1 and 2 counts both halves of the gate in keras-hub's 
 What memory and disk are asked for follows from here; nothing is built and nothing is downloaded.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tpulm.config.runs import Run
+from tpulm.core.errors import UserError
+from tpulm.core.files import read_json
 from tpulm.specs.causal_families import FAMILIES, constructor
 from tpulm.specs.masked_sizes import KINDS
 
@@ -164,9 +165,9 @@ def masked_model_of(run: Run) -> tuple[Mapping[str, Any], int]:
 def sizes_in_folder(place: str) -> tuple[Mapping[str, Any], int] | None:
     """Return the sizes of a masked model in a folder and of its vocabulary; None where there is no such folder."""
     try:
-        found = json.loads((Path(place) / "config.json").read_text())
+        found = read_json(Path(place) / "config.json")
         return found, int(found["vocab_size"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, UserError, ValueError, LookupError, TypeError):
         return None
 
 
@@ -188,9 +189,8 @@ def is_built(base: Mapping) -> bool:
     A preset of Keras is copied. A repository of the hub counts as one that is converted.
     """
     try:
-        described = json.loads((Path(base["preset"]) / "config.json").read_text())
-        return "registered_name" not in described
-    except (OSError, ValueError, TypeError):
+        return "registered_name" not in read_json(Path(base["preset"]) / "config.json")
+    except (OSError, UserError, ValueError, TypeError):
         return str(base["preset"]).startswith("hf://")
 
 
@@ -205,11 +205,12 @@ def backbone_of(base: Mapping) -> tuple[str, Mapping[str, Any]]:
         family, sizes = constructor(base["model"])
         return family, sizes | {"vocabulary_size": base["vocab_size"]}
     try:
-        config = json.loads((Path(base["preset"]) / "config.json").read_text())
+        config = read_json(Path(base["preset"]) / "config.json")
         family, sizes = described(config)
         causal_size(family, sizes)
         return family, sizes
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError):  # none, or of another family
+    # There is none, or it is of another family.
+    except (OSError, UserError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
         return published(base["preset"]) or UNKNOWN
 
 

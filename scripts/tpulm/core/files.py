@@ -2,18 +2,16 @@
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
-import sys
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from tpulm.core.errors import UserError
-
-UMASK = os.umask(0)
-os.umask(UMASK)
 
 
 @contextlib.contextmanager
@@ -26,9 +24,13 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    partial.touch()
+    mode = partial.stat().st_mode  # of new files by the umask, which no process with threads can ask for
+    partial.unlink()
     try:
         yield partial
-        partial.chmod(0o666 & ~UMASK)  # some libraries write files that only their owner can read
+        partial.chmod(mode)  # some libraries write files that only their owner can read
         with open(partial, "rb") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)
@@ -47,21 +49,28 @@ def write_json(path: str | Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-NESTED = 5_000  # lists and objects of a JSON file in each other, about, at most
+DEEPEST = 500  # lists and objects of a JSON file in each other
+STRINGS_AND_VALUES = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[^][{}"]+', re.DOTALL)
 
 
 def read_json(path: str | Path) -> Any:
-    """Read a JSON file. Raises UserError where it is nested deeper than any that has a meaning."""
-    text, limit = Path(path).read_text(encoding="utf-8"), sys.getrecursionlimit()
-    # Snakemake follows chains of checkpoints with a limit at which the parser, which is in C, would break the stack.
-    with contextlib.suppress(RecursionError):  # deep in such a chain
-        sys.setrecursionlimit(min(limit, NESTED))
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise UserError(f"{path} is nested too deeply; allowed: JSON with at most {NESTED:,} levels.") from None
-    finally:
-        sys.setrecursionlimit(limit)
+    """Read a JSON file. Raises UserError where it is nested deeper than any that has a meaning.
+
+    The depth is counted first: with the recursion limit of Snakemake's long chains, the parser, which is in C, would
+    overflow the stack.
+    """
+    text = Path(path).read_text(encoding="utf-8")
+    if depth(text) > DEEPEST:
+        raise UserError(f"{path} is nested too deeply; allowed: JSON with at most {DEEPEST} levels.")
+    return json.loads(text)
+
+
+def depth(text: str) -> int:
+    """Return at least how deep lists and objects of a JSON text are in each other."""
+    if text.count("[") + text.count("{") <= DEEPEST:  # most texts, at once
+        return 0
+    brackets = STRINGS_AND_VALUES.sub("", text)
+    return max(itertools.accumulate(1 if bracket in "[{" else -1 for bracket in brackets))
 
 
 def sha256(path: str | Path) -> str:

@@ -15,8 +15,10 @@ from tpulm.core.job_record import recorded
 from tpulm.core.processes import AGAIN, Stopped, count, number
 from tpulm.core.secrets import redact_file, redacted
 
-# What the machine, and not the program, can be at fault for; libraries in Rust and C++ say it in text only.
+# What the machine, and not the program, can be at fault for.
 FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EIO, errno.EMFILE}
+# What libraries in Rust and C++, such as safetensors, say in text only. Services say "Permission denied", too.
+TOLD = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO)]
 
 # How JAX and TensorFlow say that a device, or the memory here, is too small; and what a user can do about it.
 EXHAUSTED = re.compile(r"RESOURCE_EXHAUSTED|ResourceExhausted|OOM when allocating|OUT_OF_MEMORY|STATUS_ALLOC_FAILED")
@@ -137,8 +139,7 @@ def fault_of_machine(error: BaseException | None) -> str | None:
         if isinstance(error, OSError) and error.errno in FAULTS:
             name = error.filename if isinstance(error.filename, str) else None
             return f"{os.strerror(error.errno)}{f': {os.path.relpath(name)}' if name else ''}"
-        said = next((os.strerror(number) for number in FAULTS if os.strerror(number) in str(error)), None)
-        if said:
+        if said := next((words for words in TOLD if words in str(error)), None):
             return f"{said}: {str(error).strip().splitlines()[0][:200]}"
         error = error.__cause__ or error.__context__
     return None

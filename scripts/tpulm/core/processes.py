@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tpulm.core.accelerators import ANY_DEVICES
@@ -105,17 +105,15 @@ def launch_workers(resources: Mapping, say: Callable[[str], None]) -> bool:
     if processes == 1:
         return False
     own = address() if launcher else "127.0.0.1"
-    with socket.socket() as free:
-        free.bind(("", 0))
-        coordinator = f"{own}:{free.getsockname()[1]}"
-    children = [start(processes, index, coordinator, launcher) for index in range(processes)]
     request = StopRequest()
-    request.defer()
-    try:
-        failed = watch(children, say, request)
-    finally:
-        end(children)
-        request.restore()
+    with reserved_port() as port:
+        children = [start(processes, index, f"{own}:{port}", launcher) for index in range(processes)]
+        request.defer()
+        try:
+            failed = watch(children, say, request)
+        finally:
+            end(children)
+            request.restore()
     if failed is not None:
         index, words = failed
         if request.name and words.endswith(AGAIN):
@@ -123,6 +121,16 @@ def launch_workers(resources: Mapping, say: Callable[[str], None]) -> bool:
         say(f"error: process {index} of {processes}: {words}")
         sys.exit(1)
     return True
+
+
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """Yield a port of this machine that no other program gets meanwhile; JAX's coordinator shares it, as gRPC does."""
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    with socket.socket(family) as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(("", 0))
+        yield reserved.getsockname()[1]
 
 
 def start(processes: int, index: int, coordinator: str, launcher: str | None) -> subprocess.Popen:

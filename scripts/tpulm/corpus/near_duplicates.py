@@ -53,7 +53,6 @@ class Partitions:
 
 
 PERMUTATIONS = 128  # of the n-grams' hashes, at the most
-STREAM = 1  # of the random numbers of the seed
 PARTITION = 16_000_000  # documents of which a band is in memory at once, about
 
 
@@ -87,7 +86,8 @@ def hash_bands(texts: Sequence[str], recipe: dict, seed: int) -> np.ndarray:
     """
     bands, rows = bands_and_rows(recipe["threshold"])
     ngrams, counts = hash_ngrams(*hash_words(texts), recipe["ngram"], short=True)
-    factors = generator(seed, STREAM).integers(0, 2**63, (bands * rows, 2), np.uint64) * np.uint64(2) + np.uint64(1)
+    drawn = generator("near-duplicates", seed).integers(0, 2**63, (bands * rows, 2), np.uint64)
+    factors = drawn * np.uint64(2) + np.uint64(1)
     full = np.flatnonzero(counts)
     starts = (np.cumsum(counts) - counts)[full]
     result = np.zeros((bands, len(texts)), np.uint64)

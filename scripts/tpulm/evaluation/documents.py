@@ -82,7 +82,7 @@ def draw(files: Sequence[str], number: int, *key: int) -> tuple[np.ndarray, list
     key     of the random numbers
     """
     total = sum(map(count_documents, files))
-    rows = generator(*key).permutation(total)[:number]
+    rows = generator("scored documents", *key).permutation(total)[:number]
     return rows, in_order(files, rows)
 
 

@@ -8,7 +8,6 @@ RESAMPLES = 1000
 LIMITS = (2.5, 97.5)  # percentiles
 NORMAL = 1.959964  # of the normal distribution, for the same limits
 AT_ONCE = 1 << 24  # numbers of items that are drawn together
-SEED = 13
 
 
 def interval(values: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float] | tuple[None, None]:
@@ -25,7 +24,7 @@ def interval(values: np.ndarray, weights: np.ndarray | None = None) -> tuple[flo
         away = NORMAL**2 / (len(values) + NORMAL**2)
         return (1 - away, 1.0) if values[0] else (0.0, away)
     weights = np.ones(len(values)) if weights is None else weights
-    random, means = generator(SEED, len(values)), []
+    random, means = generator("intervals", len(values)), []
     rows = max(1, AT_ONCE // len(values))
     for first in range(0, RESAMPLES, rows):
         size = min(rows, RESAMPLES - first)

@@ -27,7 +27,6 @@ def read_items(path: str | Path) -> dict[str, Values]:
 
 LEVEL = 0.05
 DRAWS = 9999
-SEED = 1
 AT_ONCE = 1 << 22  # numbers in memory
 CANNOT_TELL = "cannot tell"
 COLUMNS = (
@@ -83,7 +82,7 @@ def permuted(differences: np.ndarray) -> float:
         vectorized=True,
         n_resamples=DRAWS,
         batch=max(1, AT_ONCE // (2 * len(differences))),
-        rng=generator(SEED, len(differences)),
+        rng=generator("significance", len(differences)),
     )
     return float(found.pvalue)
 

@@ -65,9 +65,6 @@ def names_of(names: Sequence[str], predict: str) -> dict[str, str]:
     return {name: said[name] for name in names}
 
 
-BOOTSTRAP = 4  # key of the bootstrap's random stream
-
-
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return the share of predictions that are right."""
     return float((labels == predictions).mean())
@@ -125,7 +122,7 @@ def interval(metric: Metric, labels: np.ndarray, predictions: Sequence[np.ndarra
     Efron and Tibshirani 1993, chapter 13. It says nothing of the spread over seeds, which stands beside it.
     """
     count = len(labels)
-    random, found = generator(BOOTSTRAP, count), []
+    random, found = generator("task scores", count), []
     for _ in range(intervals.RESAMPLES):
         rows = random.integers(0, count, count)
         found.append(np.mean([metric(labels[rows], one[rows]) for one in predictions]))

@@ -16,6 +16,7 @@ from tpulm.models.causal import (
     assign,
     backbone_class,
     build_causal,
+    draw_adapter,
     draw_causal_weights,
     load_int8,
     load_preset,
@@ -68,6 +69,8 @@ def build_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
     elif isinstance(source, CausalArchitecture):
         draw_causal_weights(model.backbone, spec.seed)
     prepare(model, spec, distribution)
+    if spec.only_lora:
+        draw_adapter(model, spec.seed)
     sharding.check(model.variables, distribution)
     return model
 

@@ -91,8 +91,8 @@ def draw_causal_weights(backbone: keras.Model, seed: int) -> None:
             deviation = backbone.hidden_dim**-0.5
             if layer in into_residual:
                 deviation = math.prod(variable.shape[:-1]) ** -0.5 * (2 * backbone.num_layers) ** -0.5
-            drawn = generator(seed, index).standard_normal(variable.shape, np.float32) * np.float32(deviation)
-            variable.assign(drawn)
+            drawn = generator("initial weights", seed, index).standard_normal(variable.shape, np.float32)
+            variable.assign(drawn * np.float32(deviation))
 
 
 def backbone_class(preset: str | Path) -> type:
@@ -134,14 +134,21 @@ def load_on_host(preset: str | Path) -> keras.Model:
 def prepare_tuning(model: keras.Model, spec: ModelSpec) -> None:
     """Make the variables that a run tunes the trainable ones: with method lora those of LoRA only, else all.
 
-    LoRA's matrices are float32; A is drawn by the run's seed, B is zero. What they add is alpha / rank times A @ B.
+    LoRA's matrices are float32; `draw_adapter` draws A, B is zero. What they add is alpha / rank times A @ B.
     Raises UserError for a target that the model has no layer of.
     """
     if spec.only_lora:
-        keras.utils.set_random_seed(spec.seed)
         adapt(model, spec)
         for variable in model.trainable_variables:  # biases of the projections, which enable_lora leaves to be trained
             variable.trainable = variable.path.endswith(("lora_kernel_a", "lora_kernel_b"))
+
+
+def draw_adapter(model: keras.Model, seed: int) -> None:
+    """Draw LoRA's matrices A by `seed` only, uniformly, with the limits of He et al. (2015) as Keras does."""
+    adapters = (variable for variable in model.trainable_variables if variable.path.endswith("lora_kernel_a"))
+    for index, variable in enumerate(adapters):
+        limit = np.float32((6 / math.prod(variable.shape[:-1])) ** 0.5)
+        variable.assign(limit * (2 * generator("adapter", seed, index).random(variable.shape, np.float32) - 1))
 
 
 def adapt(model: keras.Model, spec: ModelSpec) -> None:
@@ -204,15 +211,21 @@ def count(variables: list) -> int:
 
 @contextlib.contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `path` and move it there when the block ends without an error."""
+    """Yield a temporary folder beside `path` and move it there when the block ends without an error.
+
+    A crash between leaves the folder before, or the new one, at `path` or beside it.
+    """
     path = Path(path)
-    partial = path.with_name(f".{path.name}.partial")
+    partial, before = (path.with_name(f".{path.name}.{word}") for word in ("partial", "before"))
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         yield partial
-        shutil.rmtree(path, ignore_errors=True)
+        if path.exists():
+            shutil.rmtree(before, ignore_errors=True)
+            os.replace(path, before)
         os.replace(partial, path)
+        shutil.rmtree(before, ignore_errors=True)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -47,7 +47,7 @@ def draw_weights(model: "keras.Model", deviation: float, seed: int) -> None:
     smaller = deviation / np.sqrt(2 * model.backbone.num_layers)
     for index, variable in enumerate(model.trainable_variables):
         if variable.path.endswith(("kernel", "embeddings")):
-            shares = generator(seed, index).random(variable.shape)
+            shares = generator("initial weights", seed, index).random(variable.shape)
             drawn = ndtri(ndtr(-CUTOFF) + shares * (ndtr(CUTOFF) - ndtr(-CUTOFF)))
             scale = smaller if variable.path.endswith(OUTPUTS) else deviation
             variable.assign((drawn * scale).astype(np.float32))

@@ -43,7 +43,7 @@ def draw_weights(model: "keras.Model", deviation: float, seed: int) -> None:
     """Draw embeddings and kernels anew: normal with this standard deviation (initializer_range), by `seed` only."""
     for index, variable in enumerate(model.trainable_variables):
         if variable.path.endswith(("kernel", "embeddings")):
-            drawn = generator(seed, index).standard_normal(variable.shape, np.float32)
+            drawn = generator("initial weights", seed, index).standard_normal(variable.shape, np.float32)
             variable.assign(drawn * np.float32(deviation))
 
 

@@ -63,7 +63,8 @@ class SelfAttention(keras.layers.Layer):
             keras.layers.EinsumDense("bth,hnd->btnd", (None, heads, self.head_dim), bias_axes="nd", name=name)
             for name in ("query", "key", "value")
         )
-        self.softmax = keras.layers.Softmax(name="softmax")
+        # In float32 also under mixed precision, as without dropout and in the kernels.
+        self.softmax = keras.layers.Softmax(dtype="float32", name="softmax")
         self.dropout = Dropout(dropout, name="dropout")
         self.attention_output = keras.layers.EinsumDense(
             "btnd,ndh->bth", (None, hidden), bias_axes="h", name="attention_output"
@@ -82,8 +83,9 @@ class SelfAttention(keras.layers.Layer):
         if not self.dropout.rate:
             return self.attention_output(attend(query, key, value, segments, self.kernel))
         query *= ops.cast(self.head_dim**-0.5, query.dtype)
-        scores = ops.einsum("bknd,bqnd->bnqk", key, query)  # and their softmax, as in Keras, in the compute dtype
-        weights = self.dropout(self.softmax(scores, mask=same_document(segments)[:, None]), training=training)
+        scores = ops.einsum("bknd,bqnd->bnqk", key, query)
+        weights = ops.cast(self.softmax(scores, mask=same_document(segments)[:, None]), value.dtype)
+        weights = self.dropout(weights, training=training)
         return self.attention_output(ops.einsum("bnqk,bknd->bqnd", weights, value))
 
     def compute_output_shape(self, x_shape: tuple, segments_shape: tuple) -> tuple:

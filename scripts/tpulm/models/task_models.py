@@ -18,8 +18,6 @@ from tpulm.models.loading import load_folder
 from tpulm.models.sharding import Sharded
 from tpulm.specs.training_step import ModelSpec, TrainingStep
 
-HEAD = 3  # key of the random stream of a head's weights
-
 
 class TaskModel(keras.Model):
     """A backbone with a head: inputs token_ids and padding_mask, int32 [records, tokens]; outputs float32 logits.
@@ -118,7 +116,7 @@ def draw_head(model: TaskModel, spec: ModelSpec) -> None:
     """Draw the kernels of a model's head by the seed of `spec`: normal. Those that ModernBERT brings are its own."""
     deviation, own = spec.masked.sizes["initializer_range"], spec.masked.name == "modernbert"
     for number, layer in enumerate([model.head.output_dense] if own else [model.head.output_dense, model.head.dense]):
-        values = generator(spec.seed, HEAD, number, HEAD).standard_normal(layer.kernel.shape, np.float32)
+        values = generator("weights of a head", spec.seed, number).standard_normal(layer.kernel.shape, np.float32)
         layer.kernel.assign(values * np.float32(deviation))
 
 

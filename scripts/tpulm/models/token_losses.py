@@ -60,13 +60,14 @@ def of_labels(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return jnp.where(places == labels[..., None], logits, 0.0).sum(-1)
 
 
-def label_has_top_logit(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Return whether no id is likelier than the label of a token, bool of the labels' shape.
+def first_likeliest(logits: jax.Array) -> jax.Array:
+    """Return the first of the likeliest ids of each token, int32 [...], of logits, float [..., vocabulary].
 
-    It costs a step next to nothing: the loss has the highest logit and that of the label already.
+    As argmax, which XLA neither vectorizes on CPUs nor shares with the maximum that the loss needs.
     """
-    logits = jax.lax.stop_gradient(logits.astype("float32"))
-    return of_labels(logits, labels) >= logits.max(-1)
+    logits = jax.lax.stop_gradient(logits)
+    places = jax.lax.broadcasted_iota("int32", logits.shape, logits.ndim - 1)
+    return jnp.where(logits == logits.max(-1, keepdims=True), places, logits.shape[-1]).min(-1)
 
 
 def normalizer_penalty(logits: jax.Array) -> jax.Array:
@@ -88,8 +89,7 @@ def losses_and_correct(
 ) -> tuple[jax.Array, jax.Array, list]:
     """Return the loss of each token in nats, float32, whether it is predicted, bool, and the frozen values that follow.
 
-    A token is predicted where its label is the first of the likeliest ids; while the model trains, where none is
-    likelier.
+    A token is predicted where its label is the first of the likeliest ids.
 
     trainable, frozen  values of the model's variables
     labels             int32, of the shape of what the model predicts; float32 where that is numbers: then the loss is
@@ -108,11 +108,13 @@ def losses_and_correct(
         if z_loss:
             penalty = z_loss * normalizer_penalty(logits)
             losses += penalty - jax.lax.stop_gradient(penalty)
-        return losses, label_has_top_logit(logits, labels) if training else logits.argmax(-1) == labels, changed
+        return losses, first_likeliest(logits) == labels, changed
+    if z_loss:
+        raise ValueError("z_loss needs all logits of a token at once, which a chunked head does not compute")
     hidden, changed = model.backbone.stateless_call(trainable, frozen, inputs, training=training)
     values = zip([*model.trainable_variables, *model.non_trainable_variables], [*trainable, *frozen], strict=True)
     table = next(value for variable, value in values if variable is head.variable)
-    losses, correct = chunked(hidden, table.T if head.untied else table, labels, head, not training)
+    losses, correct = chunked(hidden, table.T if head.untied else table, labels, head)
     return losses, correct, changed
 
 
@@ -154,15 +156,12 @@ def chunks_of(rows: int) -> int:
     return next(fitting, 1)
 
 
-def chunked(
-    hidden: jax.Array, table: jax.Array, labels: jax.Array, head: Head, guess: bool
-) -> tuple[jax.Array, jax.Array]:
+def chunked(hidden: jax.Array, table: jax.Array, labels: jax.Array, head: Head) -> tuple[jax.Array, jax.Array]:
     """Return loss of each token and whether it is predicted, as `losses_and_correct` does of `hidden @ table.T`.
 
     Its gradients have the dtypes of hidden and table, and are of the first order, in reverse mode only.
 
     hidden  float [records, tokens, hidden]; table  float [vocabulary, hidden]; labels  int32 [records, tokens]
-    guess   whether the first of the likeliest ids is asked for, and not only whether one is likelier than the label
     """
     mesh = head.mesh
     if mesh is None or mesh.size == 1:
@@ -179,7 +178,7 @@ def chunked(
         return jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
 
     def sums(hidden: jax.Array, table: jax.Array, labels: jax.Array, gradients: bool) -> tuple:
-        function = partial(sums_on_device, head=head, guess=guess, gradients=gradients)
+        function = partial(sums_on_device, head=head, gradients=gradients)
         outputs = (of_tokens, of_tokens, of_tokens, *([of_hidden] if gradients else []))
         return on_mesh(function, inputs, outputs)(hidden, table, labels)
 
@@ -234,7 +233,7 @@ def before_cap(gradients: jax.Array, logits: jax.Array, head: Head) -> jax.Array
 
 
 def sums_on_device(
-    hidden: jax.Array, table: jax.Array, labels: jax.Array, head: Head, guess: bool, gradients: bool = False
+    hidden: jax.Array, table: jax.Array, labels: jax.Array, head: Head, gradients: bool = False
 ) -> tuple[jax.Array, ...]:
     """Return what `chunked` does, of a device's records, with its part of the table.
 
@@ -246,7 +245,7 @@ def sums_on_device(
         highest=jnp.full(labels.shape, -jnp.inf, "float32"),
         total=none,
         chosen=none,
-        guess=jnp.zeros(labels.shape, "int32") if guess else None,
+        guess=jnp.zeros(labels.shape, "int32"),
         others=jnp.zeros(hidden.shape, "float32") if gradients else None,
         label=jnp.zeros(hidden.shape, head.dtype) if gradients else None,
     )
@@ -260,7 +259,7 @@ def sums_on_device(
     axis = head.axes[0]
     if axis:
         sums = sums.over_devices(axis)
-    correct = sums.chosen >= sums.highest if sums.guess is None else sums.guess == labels
+    correct = sums.guess == labels
     normalizers = sums.highest + jnp.log(sums.total)
     if sums.others is None or sums.label is None:
         return normalizers - sums.chosen, correct, normalizers
@@ -314,7 +313,7 @@ class Sums(NamedTuple):
     highest  float32, the largest of them
     total    float32, the sum of e to the power of each minus the highest
     chosen   float32, that of the label, 0 until it has come
-    guess    int32, the id of the first that is the highest; None where nobody asks
+    guess    int32, the id of the first that is the highest
     others   float32 [records, tokens, hidden], the sum of the rows of the table but that of the label, each times its
              term of the total and the derivative of the soft cap
     label    [records, tokens, hidden], the row of the label, 0 until it has come; both None without gradients
@@ -323,7 +322,7 @@ class Sums(NamedTuple):
     highest: jax.Array
     total: jax.Array
     chosen: jax.Array
-    guess: jax.Array | None
+    guess: jax.Array
     others: jax.Array | None
     label: jax.Array | None
 
@@ -337,9 +336,8 @@ class Sums(NamedTuple):
         before, terms = jnp.exp(self.highest - highest), jnp.exp(logits - highest[..., None])
         at_label = first + jax.lax.broadcasted_iota("int32", logits.shape, 2) == labels[..., None]
         chosen = self.chosen + jnp.where(at_label, logits, 0.0).sum(-1)
-        guess, others, label = self.guess, self.others, self.label
-        if guess is not None:
-            guess = jnp.where(top > self.highest, first + logits.argmax(-1).astype("int32"), guess)
+        others, label = self.others, self.label
+        guess = jnp.where(top > self.highest, first + first_likeliest(logits), self.guess)
         if others is not None and label is not None:
             pulls = before_cap(jnp.where(at_label, 0.0, terms), logits, head).astype(head.dtype)
             more = jnp.einsum("btv,vh->bth", pulls, chunk, preferred_element_type="float32")
@@ -354,9 +352,8 @@ class Sums(NamedTuple):
         highest = jax.lax.pmax(self.highest, axis)
         before = jnp.exp(self.highest - highest)
         total, chosen = jax.lax.psum((self.total * before, self.chosen), axis)
-        guess, others = self.guess, self.others
-        if guess is not None:
-            guess = jax.lax.pmin(jnp.where(self.highest == highest, guess, jnp.iinfo("int32").max), axis)
+        others = self.others
+        guess = jax.lax.pmin(jnp.where(self.highest == highest, self.guess, jnp.iinfo("int32").max), axis)
         if others is not None:
             others = others * before[..., None]
         return Sums(highest, total, chosen, guess, others, self.label)

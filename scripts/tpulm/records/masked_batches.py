@@ -13,7 +13,7 @@ from tpulm.specs.record_arrays import EVALUATION_BATCH, MORE_FEATURES, predictio
 
 def mask_batch(
     input_ids: np.ndarray,
-    key: tuple[int, ...],
+    key: tuple[str | int, ...],
     masking: dict,
     mask_id: int,
     special_ids: list[int],
@@ -24,7 +24,7 @@ def mask_batch(
     """Choose the tokens to predict and hide them (Devlin et al. 2019: 80 % mask, 10 % random, 10 % kept).
 
     input_ids  integers of shape [records, sequence_length]
-    key        non-negative integers; the same key gives the same choice, whatever else runs
+    key        of `tpulm.core.random_streams.generator`; the same key gives the same choice, whatever else runs
     masking    mlm_probability; mask_replace_prob and random_replace_prob, the shares of the chosen ones
     rows       which of the `batch_size` records of a batch these are: they are masked as in the whole batch
 
@@ -72,9 +72,7 @@ def ordinary_ids(vocab_size: int, special_ids: tuple[int, ...]) -> np.ndarray:
 
 ALL = slice(None)
 ROW = ("input_ids", "segment_ids", "positions", "labels", "weights")  # of a batch of records with several documents
-# Keys of random streams: training masks by (seed, MASKS, step); evaluation by a key without a seed,
-# so that every run is measured on the same masked tokens.
-MASKS, EVALUATION = 1, 2
+# Evaluation masks by a key without a seed, so that every run is measured on the same masked tokens.
 EVALUATION_MASKING = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
 
 
@@ -86,7 +84,7 @@ def training_batch(records: Records, recipe: dict, step: int, rows: slice = ALL)
     seed, size = recipe["seed"], recipe["batch_size"]
     indices = batch_records(len(records), seed, size, step)
     found = read(records, indices[rows], lambda: blocks_ahead(len(records), seed, step * size))
-    return apply_masking(records, found, (seed, MASKS, step), recipe["masking"], rows, len(indices))
+    return apply_masking(records, found, ("masks", seed, step), recipe["masking"], rows, len(indices))
 
 
 def read(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> dict[str, np.ndarray]:
@@ -97,7 +95,7 @@ def read(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[
 def apply_masking(
     records: Records,
     found: dict[str, np.ndarray],
-    key: tuple[int, ...],
+    key: tuple[str | int, ...],
     masking: dict,
     rows: slice = ALL,
     batch_size: int | None = None,
@@ -119,7 +117,7 @@ def evaluation_batches(records: Records, most: int = EVALUATION_BATCH) -> Iterat
     for start in range(0, len(records), EVALUATION_BATCH):
         indices = np.arange(start, start + EVALUATION_BATCH)
         found = read(records, np.minimum(indices, len(records) - 1), blocks_from(records, start))
-        batch = apply_masking(records, found, (EVALUATION, start), EVALUATION_MASKING)
+        batch = apply_masking(records, found, ("masks of evaluation", start), EVALUATION_MASKING)
         batch["weights"][indices >= len(records)] = 0
         for first in range(0, EVALUATION_BATCH, size):
             yield {name: array[first : first + size] for name, array in batch.items()}

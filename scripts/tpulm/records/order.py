@@ -28,7 +28,7 @@ def epoch_order(records: int, seed: int, epoch: int, start: int, stop: int) -> n
     Blocks of BLOCK neighbouring records are permuted, then the records within each WINDOW of
     those blocks. Only the windows that the range touches are made.
     """
-    blocks = generator(seed, epoch).permutation(-(-records // BLOCK))
+    blocks = generator("order of blocks", seed, epoch).permutation(-(-records // BLOCK))
     sizes = np.minimum(BLOCK, records - blocks * BLOCK)
     ends = np.cumsum(sizes)
     pieces = []
@@ -40,7 +40,7 @@ def epoch_order(records: int, seed: int, epoch: int, start: int, stop: int) -> n
         members = np.concatenate(
             [np.arange(b * BLOCK, b * BLOCK + n) for b, n in zip(blocks[window], sizes[window], strict=True)]
         )
-        mixed = generator(seed, epoch, first // WINDOW + 1).permutation(members)
+        mixed = generator("order in a window", seed, epoch, first // WINDOW).permutation(members)
         pieces.append(mixed[max(start - low, 0) : stop - low])
     return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
@@ -70,7 +70,7 @@ def blocks_ahead(records: int, seed: int, start: int) -> list[int]:
     stop = start + min(WINDOW * BLOCK, records)
     while start <= stop:
         epoch, offset = divmod(start, records)
-        blocks = generator(seed, epoch).permutation(-(-records // BLOCK))
+        blocks = generator("order of blocks", seed, epoch).permutation(-(-records // BLOCK))
         ends = np.cumsum(np.minimum(BLOCK, records - blocks * BLOCK))
         first = int(np.searchsorted(ends, offset, side="right")) // WINDOW * WINDOW
         found |= dict.fromkeys(blocks[first : first + WINDOW].tolist())

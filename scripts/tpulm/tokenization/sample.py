@@ -61,7 +61,7 @@ class Sample:
 
 def drawn(seed: int, lengths: Sequence[np.ndarray]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yield some documents at a time: the number of the first, their lengths, and for each a number from 0 to 1."""
-    draws, first = generator(seed), 0
+    draws, first = generator("sampled documents", seed), 0
     for own in lengths:
         for start in range(0, len(own), DRAWS):
             some = own[start : start + DRAWS]
