@@ -134,6 +134,15 @@ def test_runs_of_two_folders_are_compared(trained, tmp_path):
     (other,) = (line for line in lines if str(two / "mlm/tiny") in line and "| mlm " in line)
     assert "1.2345" in other and "1.2345" not in one
     assert any("bits per byte" in line and str(two / "base/small") in line for line in lines)
+    assert not any(", text " in line for line in lines)
+    corpus = json.loads((two / "corpus/corpus.json").read_text())
+    corpus["splits"]["test"]["fingerprint"] = "0" * 64
+    (two / "corpus/corpus.json").write_text(json.dumps(corpus))
+    lines = subprocess.check_output([*tool, trained / "results", two], text=True).splitlines()
+    (other,) = (
+        line for line in lines if line.startswith("| bits per byte: corpus") and str(two / "base/small") in line
+    )
+    assert "corpus test, text 00000000 " in other and any("different texts" in line for line in lines)
     done = subprocess.run([*tool, tmp_path], capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.startswith(f"error: {tmp_path} has no finished runs")
 

@@ -44,13 +44,36 @@ def peak(schedule: Mapping) -> float:
     return schedule["cosine"]["peak"] if "cosine" in schedule else max(rate for _, rate in schedule["knots"])
 
 
-def scores_of(folder: Path, model: str) -> Iterator[list[str]]:
-    """Yield the cells of each score of a model, STAGE/RUN, of those that stand for others."""
+def texts_of(folder: Path) -> dict[str, str]:
+    """Return the fingerprint of each split of the texts, by what scores are measured on, such as `corpus test`."""
+    return {
+        f"{path.parent.name} {split}": facts["fingerprint"]
+        for path in folder.glob("*/corpus.json")
+        for split, facts in read_json(path)["splits"].items()
+    }
+
+
+def scores_of(folder: Path, model: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the text and the cells of each score of a model, STAGE/RUN, of those that stand for others."""
+    texts = texts_of(folder)
     for path in sorted(folder.glob(f"evaluation/**/{model}/scores.json")):
         for score in read_scores(path)[1]:
             if score.leads and score.step is None:
                 name, value = in_words(score)
-                yield [name, str(folder / model), value, str(score.items)]
+                text = next((found for on, found in texts.items() if score.on.startswith(on)), "")
+                yield text, [name, str(folder / model), value, str(score.items)]
+
+
+def table_of_scores(rows: list[tuple[str, list[str]]]) -> Iterator[str]:
+    """Yield the table of what `scores_of` yields, with the text of a score where its name stands for several."""
+    texts: dict[str, set[str]] = {}
+    for text, (name, *_) in rows:
+        texts.setdefault(name, set()).add(text)
+    several = {name for name, found in texts.items() if len(found) > 1}
+    cells = [[f"{name}, text {text[:8]}" if name in several else name, *rest] for text, (name, *rest) in rows]
+    yield aligned([["score", "model", "value, 95 %", "items"], *sorted(cells)])
+    if several:
+        yield "Experiments have different texts under the same name. Compare only scores with the same text.\n"
 
 
 def tables(names: list[str]) -> Iterator[str]:
@@ -75,9 +98,9 @@ def tables(names: list[str]) -> Iterator[str]:
         groups += [{"stage": stage, "name": str(run), "runs": 1, "settings": settings.get(run, {})} for run in recipes]
     every = [one for own in runs.values() for one in own]
     yield markdown(compared(groups, [metrics[run] for _, run in every]))
-    cells = [cell for folder, run in every for cell in scores_of(folder, str(run.relative_to(folder)))]
-    if cells:
-        yield aligned([["score", "model", "value, 95 %", "items"], *sorted(cells)])
+    scores = [score for folder, run in every for score in scores_of(folder, str(run.relative_to(folder)))]
+    if scores:
+        yield from table_of_scores(scores)
 
 
 def main() -> None:

@@ -143,7 +143,8 @@ ROWS = Rows("corpus", {"column": "text"})
 class Text:
     """A text: keys of the config that name it, a sample of its documents, and what was found.
 
-    documents, characters  of all of it, about; words  whether spaces divide it into words
+    documents, characters  of all of it, about; training  share of it in files for training
+    words  whether spaces divide it into words
     found  in words; runs  whether many spaces follow a space, as in code and tables
     """
 
@@ -151,6 +152,7 @@ class Text:
     sample: Sequence[str]
     documents: int
     characters: int
+    training: float
     words: bool
     found: str
     runs: bool
@@ -174,13 +176,20 @@ def look(paths: Sequence[str]) -> Text:
     spaces = np.frombuffer(text.encode(), np.uint8) == ord(" ")
     repeated = (spaces[1:] & spaces[:-1]).sum() / max(1, spaces.sum())
     documents, lengths = int(len(sample) / share), list(map(len, sample))
-    size = sum(map(size_of, files)) / 1e6
+    splits, whole = source["files"], sum(map(size_of, files))
+    train = (
+        {file for pattern in splits["train"] for file in expand("corpus", pattern)}
+        if isinstance(splits, dict)
+        else files
+    )
+    size = whole / 1e6
     found = f"{len(files):,} file{'s'[: len(files) != 1]}, {size:,.{2 if size < 1 else 1}f} MB, about {documents:,} "
     found += f"documents with a median of {statistics.median(lengths):,.0f} characters"
     runs = bool(repeated > 0.1)
     found += f"; {repeated:.0%} of the spaces follow a space" if runs else ""
     words = bool(spaces.sum() > 0.05 * len(text))
-    return Text(source, sample, documents, int(sum(lengths) / share), words, found, runs)
+    training = sum(map(size_of, train)) / whole
+    return Text(source, sample, documents, int(sum(lengths) / share), training, words, found, runs)
 
 
 def patterns(path: str) -> list[str]:
@@ -269,24 +278,25 @@ def read_sample(files: Sequence[str], sample_by: str, column: str) -> tuple[list
     return documents, max(1, read) / max(1, sum(map(size_of, files)))
 
 
-def vocabulary(text: Text, most: int) -> int:
-    """Return a size up to `most` that the text has enough pieces for. Raises UserError.
+def vocabulary(text: Text, most: int) -> tuple[int, float]:
+    """Return a size up to `most` that the text has enough pieces for, and its tokens per character. Raises UserError.
 
-    A trial has half as many more, since some text is held out.
+    The tokens are those of records: of whole documents, with special tokens around each.
     """
     ends = np.cumsum([len(document) for document in text.sample])
     alphabet = len(most_of(Counter("".join(text.sample)), COVERAGE))
-    trial = int(np.searchsorted(ends, TRIAL)) + 1
+    trial = list(text.sample[: int(np.searchsorted(ends, TRIAL)) + 1])
+    characters, whitespace = sum(map(len, trial)), "runs" if text.runs else "keep"
     smallest = alphabet + 300  # causal models have a piece for each byte, too
     size = max(smallest, min(most, text.characters // 100))
     while size >= smallest:
         try:
-            asked = 3 * min(size, int(ends[:trial][-1]) // 100) // 2
-            train(
-                [list(text.sample[:trial])],
-                Recipe("unigram", max(smallest, asked), whitespace="runs" if text.runs else "keep"),
-            )
-            return -(-size // 64) * 64
+            # A trial has half as many more pieces, since some text is held out.
+            asked = 3 * min(size, characters // 100) // 2
+            train([trial], Recipe("unigram", max(smallest, asked), whitespace=whitespace))
+            size = -(-size // 64) * 64
+            tokenizer, _ = train([trial], Recipe("unigram", max(smallest, min(size, asked)), whitespace=whitespace))
+            return size, sum(len(one.ids) for one in tokenizer.encode_batch_fast(trial)) / characters
         except UserError:
             size = 2 * size // 3
     raise UserError(
@@ -313,7 +323,8 @@ def prompts_of(text: Text) -> tuple[list[str], list[str]]:
 def steps(tokens: float, record: tuple[int, int], epochs: int, bounds: tuple[int, int], parts: int, rate: str) -> list:
     """Return the lines of a run that set its steps, batch size and learning rate.
 
-    tokens  of the text; record  batch size and tokens of a record; bounds  fewest and most steps; parts  checkpoints
+    tokens  of the training split; record  batch size and tokens of a record; bounds  fewest and most steps
+    parts   checkpoints
     """
     per_step, unit = math.prod(record), 100 * parts
     number = unit * round(min(max(epochs * tokens / per_step, bounds[0]), bounds[1]) / unit)
@@ -327,10 +338,12 @@ def steps(tokens: float, record: tuple[int, int], epochs: int, bounds: tuple[int
     ]
 
 
-def for_cpus(text: Text, tokens: float) -> dict:
-    """Return the values of CPUS, with which each model trains in minutes."""
+def for_cpus(text: Text, characters: float) -> dict:
+    """Return the values of CPUS, with which each model trains in minutes; characters  of the training split."""
+    size, rate = vocabulary(text, 4096 if text.characters < 16e6 else 8192)
+    tokens = rate * characters
     return {
-        "size": vocabulary(text, 4096 if text.characters < 16e6 else 8192),
+        "size": size,
         "length": 128,
         "shards": 2,
         "dropout": 0.0 if tokens > 3e5 else 0.1,  # a short text is read many times
@@ -339,8 +352,11 @@ def for_cpus(text: Text, tokens: float) -> dict:
     }
 
 
-def for_slice(text: Text, tokens: float, accelerator: str) -> dict:
-    """Return the values of SLICE, with microbatches that fit a device. Raises UserError."""
+def for_slice(text: Text, characters: float, accelerator: str) -> dict:
+    """Return the values of SLICE, with microbatches that fit a device. Raises UserError.
+
+    characters  of the training split
+    """
     hosts, plan, room = 1, "", 16  # records of 512 tokens on a device
     if re.fullmatch(GPU_PATTERN, accelerator):
         devices = parse_gpu(accelerator)[1]
@@ -355,8 +371,10 @@ def for_slice(text: Text, tokens: float, accelerator: str) -> dict:
         raise UserError(f"--accelerator: {accelerator} has {devices:,} devices; allowed: {MOST_HOST_DEVICES} at most.")
     each = max(2, min(room, 512 // devices))
     parts = max(1, 512 // (each * devices))
+    size, rate = vocabulary(text, min(32_768, max(4096, text.characters // 1000)))
+    tokens = rate * characters
     return {
-        "size": vocabulary(text, min(32_768, max(4096, text.characters // 1000))),
+        "size": size,
         "length": 512,
         "shards": min(1024, max(4, text.characters // 400_000_000)),
         "accelerator": accelerator,
@@ -371,14 +389,15 @@ def for_slice(text: Text, tokens: float, accelerator: str) -> dict:
 
 def config_of(text: Text, paths: Sequence[str], accelerator: str | None) -> str:
     """Return the config in YAML. Raises UserError."""
-    tokens = text.characters / (3.5 if text.words else 1.5)  # about as many characters has a token
-    values = for_slice(text, tokens, accelerator) if accelerator else for_cpus(text, tokens)
-    for stage, indent in (("masked", "      "), ("causal", "    ")):
-        values[stage] = "\n".join(indent + line for line in values[stage])
     # At least some records are held out, and no more than are evaluated in seconds.
     share = min(0.2, max(0.05, 10_000 / text.characters), 2e6 / text.characters)
     enough = ENOUGH if text.words else ENOUGH // 5  # without words, a vocabulary takes longer
     limit = 0 if accelerator else int(enough / text.characters * text.documents)
+    characters = text.characters * (1 - 2 * share if text.training == 1 else text.training)
+    characters = min(characters, enough) if limit else characters
+    values = for_slice(text, characters, accelerator) if accelerator else for_cpus(text, characters)
+    for stage, indent in (("masked", "      "), ("causal", "    ")):
+        values[stage] = "\n".join(indent + line for line in values[stage])
     masks, beginnings = prompts_of(text)
     named = Path(paths[0]).parent if len(paths) > 1 or glob.has_magic(paths[0]) else Path(paths[0])
     name = re.sub("[^a-z0-9_-]+", "-", named.stem.lower())[:64].strip("-_") or "text"
