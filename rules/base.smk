@@ -116,6 +116,7 @@ rule evaluate_base:
         base=ancient("<results>/base/{run}/preset"),
         fingerprint="<results>/base/{run}/preset.json",
         records=lambda w: in_place(TRAINED_BASES[w.run].records.manifest),
+        counts=lambda w: TRAINED_BASES[w.run].records.token_counts,
         state=lambda w: TRAINED_BASES[w.run].state,
         code=code_inputs("base/evaluate_base", "jax"),
     output:

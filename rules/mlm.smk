@@ -122,6 +122,7 @@ rule evaluate_mlm:
     """Evaluate a masked language model on the held-out splits."""
     input:
         records=lambda w: in_place(RECORD_SETS["tfrecords"].manifest),
+        counts=lambda w: RECORD_SETS["tfrecords"].token_counts,
         model=expand("<results>/mlm/{{run}}/model/{file}", file=MODEL_FILES),
         state=lambda w: MLM[w.run].state if w.run in MLM else [],
         code=code_inputs("mlm/evaluate_mlm", lambda w: INFERENCE_MODELS[w.run].backend),

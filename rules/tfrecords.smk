@@ -116,3 +116,19 @@ rule merge_manifest:
         "../envs/data.yaml"
     script:
         "../scripts/tfrecords/merge_manifest.py"
+
+
+rule count_tokens:
+    """Count the tokens of training text: what baselines of models predict by."""
+    input:
+        records=lambda w: in_place(RECORD_SETS[w.records].manifest),
+        code=code_inputs("tfrecords/count_tokens", "data"),
+    output:
+        "<results>/{records}/token_counts.npy",
+    log:
+        "<logs>/{records}/token_counts.log",
+    threads: 1
+    conda:
+        "../envs/data.yaml"
+    script:
+        "../scripts/tfrecords/count_tokens.py"

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tpulm.config.reading import schema
 from tpulm.core.random_streams import generator
-from tpulm.records.masked_batches import loss_of_frequencies, mask_batch
+from tpulm.records.masked_batches import EVALUATION_MASKING, mask_batch
 from tpulm.records.order import BLOCK, batch_records, epoch_order, record_range
+from tpulm.records.token_counts import masked_loss
 from tpulm.specs.record_arrays import masked_arrays
 from tpulm.specs.schedule import learning_rates, segment_schedule
 
@@ -146,16 +147,29 @@ def test_masking_changes_only_chosen_tokens_and_repeats(length, rate, key, recor
 @pytest.mark.parametrize("shares", [(0.8, 0.1), (1.0, 0.0), (0.5, 0.2), (0.8, 0.2), (0.9, 0.0)])
 @pytest.mark.parametrize("counts", [(5, 0, 3, 1), (1, 1), (100, 1, 0, 0, 7)])
 def test_the_loss_by_frequencies_is_that_of_the_best_prediction_without_context(shares, counts):
-    """Over every pair of a true token and the one that is seen: of hidden tokens alone, their entropy."""
+    """Over every pair of a true token, by the held-out text, and the one that is seen; predicted by training text."""
     mask, random = shares
     masking = {"mask_replace_prob": mask, "random_replace_prob": random}
-    known, ids = [count / sum(counts) for count in counts], range(len(counts))
-    kept = 1 - mask - random
-    expected = -mask * sum(share * math.log(share) for share in known if share)
-    for x in ids:
-        pairs = [kept * known[x] * (x == y) + random * known[y] / len(counts) for y in ids]
-        expected -= sum(pair * math.log(pair / sum(pairs)) for pair in pairs if pair > 1e-12)
-    assert loss_of_frequencies(np.array(counts), masking) == pytest.approx(expected)
+    ids, trained = range(len(counts)), np.array(counts[::-1])
+    known = (trained + 1) / (trained + 1).sum()
+    kept, expected = 1 - mask - random, 0.0
+    for true in ids:
+        expected -= counts[true] / sum(counts) * mask * math.log(known[true])
+        for seen in ids:
+            chance = kept * (seen == true) + random / len(counts)
+            if chance > 1e-12:
+                likely = chance * known[true] / (kept * known[seen] + random / len(counts))
+                expected -= counts[true] / sum(counts) * chance * math.log(likely)
+    assert masked_loss(np.array(counts), trained, masking) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("tokens", [2000, 16_000])
+def test_frequencies_of_training_text_are_no_better_on_a_short_held_out_text(tokens):
+    """Those of the held-out text itself would be: by 0.4 nats on 2,000 tokens of 2,048 types."""
+    random, zipf = np.random.default_rng(0), 1 / np.arange(1, 2049)
+    trained, held_out = (random.multinomial(number, zipf / zipf.sum()) for number in (10**6, tokens))
+    on_training, on_held_out = (masked_loss(counts, trained, EVALUATION_MASKING) for counts in (trained, held_out))
+    assert on_held_out == pytest.approx(on_training, abs=0.06)
 
 
 def test_masks_differ_from_step_to_step():

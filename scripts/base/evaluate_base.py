@@ -2,21 +2,24 @@
 
 input.base                preset folder
 input.records             manifest.json of the records that it was trained on; its URL, if they are in a bucket
+input.counts              NumPy array: how often its training text has each token, for frequency_loss
 input.state               JSON of the chain's last checkpoint, which names the best
 output                    JSON: best_step, steps, epochs, parameters; per split predicted (tokens: all, or
                           responses), loss (nats per token), accuracy, perplexity, predictions and
-                          frequency_loss (nats per token), see tpulm.training.evaluation; verdict, these in words;
+                          frequency_loss (nats per token), see tpulm.records.token_counts; verdict, these in words;
                           measured_as, of which kind they are; attention, its implementation in training, where an
                           accelerator could have several; with determinism: steps that, and bytes_promised: false
 params.recipe             batch_size, microbatches, precision, mesh, cpu_threads, host_device_count; determinism, where
                           it is steps
 """
 
+import numpy as np
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.core.scores import CAUSAL, measured_as
 from tpulm.records.causal_batches import held_out_batches, predicted
 from tpulm.records.reader import open_records, read_manifest
+from tpulm.records.token_counts import loss_of_frequencies
 from tpulm.specs.training_step import ModelSpec, promised
 from tpulm.training import runtime
 from tpulm.training.standing import standing_of_base
@@ -30,7 +33,7 @@ with job(snakemake.log[0], f"base {run}") as say:
     from tpulm.models.causal import count
     from tpulm.models.sharding import on_one_host
     from tpulm.training.checkpoint import how_trained, trained_for
-    from tpulm.training.evaluation import Evaluator, frequency_loss
+    from tpulm.training.evaluation import Evaluator
     from tpulm.training.train_step import causal_lm
 
     base = snakemake.input.base
@@ -43,11 +46,12 @@ with job(snakemake.log[0], f"base {run}") as say:
     metrics = {"best_step": state["best"]["step"], "parameters": count(model.variables)}
     metrics |= measured_as(CAUSAL, f"base/{run}")
     metrics |= trained_for(state, manifest) | promised(recipe) | how_trained(state)
+    trained = np.load(snakemake.input.counts)
     for split in ("validation", "test"):
         records = open_records(snakemake.input.records, split)
-        batches = list(held_out_batches(records, recipe))
-        figures = evaluator(batches) | {"frequency_loss": frequency_loss(batches, causal_lm)}
-        metrics[split] = {"predicted": predicted(records)} | figures
+        figures = evaluator(held_out_batches(records, recipe))
+        alone = loss_of_frequencies(records, trained)
+        metrics[split] = {"predicted": predicted(records)} | figures | {"frequency_loss": alone}
         say(f"{split} loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.3f}")
     metrics["verdict"] = standing_of_base(metrics)[0]
     write_json(snakemake.output[0], metrics)

@@ -1,6 +1,7 @@
 """Evaluate a masked language model on the held-out splits, with the library that has trained it, in float32.
 
 input.records               tfrecords/manifest.json, beside the shards that it names; its URL, if they are in a bucket
+input.counts                NumPy array: how often the training split has each token, for frequency_loss
 input.model                 a Hugging Face model folder
 input.state                 JSON of the chain's last checkpoint, which says by what it was trained; none for a
                             pretrained model
@@ -8,7 +9,7 @@ output                      JSON: parameters; steps and epochs of what was train
                             the figures are, see tpulm.core.scores; attention, its implementation in training, where an
                             accelerator could have several; determinism, where it is steps, and bytes_promised: false;
                             validation and test, each loss (nats per masked token), accuracy, perplexity, predictions,
-                            frequency_loss (nats: see tpulm.records.masked_batches); verdict, these in words
+                            frequency_loss (nats: see tpulm.records.token_counts); verdict, these in words
 params.recipe               backend; cpu_threads, where there is no accelerator; determinism, where it is steps; with
                             backend jax also batch_size, microbatches, mesh, layout, host_device_count
 """
@@ -16,11 +17,12 @@ params.recipe               backend; cpu_threads, where there is no accelerator;
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.core.scores import MASKED, measured_as
-from tpulm.records.masked_batches import frequency_loss
 from tpulm.records.reader import open_records, read_manifest
+from tpulm.records.token_counts import loss_of_frequencies
 from tpulm.specs.training_step import promised
 from tpulm.training.checkpoint import how_trained, trained_for
 from tpulm.training.standing import standing_of_masked
@@ -62,9 +64,10 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     if snakemake.input.state:
         state = read_json(snakemake.input.state)
         metrics |= trained_for(state, read_manifest(snakemake.input.records)) | how_trained(state)
+    trained = np.load(snakemake.input.counts)
     for split in ("validation", "test"):
         records = open_records(snakemake.input.records, split)
-        figures = metrics[split] = measure(records) | {"frequency_loss": frequency_loss(records)}
+        figures = metrics[split] = measure(records) | {"frequency_loss": loss_of_frequencies(records, trained)}
         say(
             f"{split}: loss {figures['loss']:.4f} (by token frequencies {figures['frequency_loss']:.4f}), "
             f"accuracy {figures['accuracy']:.3f}, perplexity {figures['perplexity']:.1f}"

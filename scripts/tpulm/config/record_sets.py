@@ -71,6 +71,11 @@ class RecordSet:
         return f"<results>/{self.folder}/{MANIFEST}"
 
     @property
+    def token_counts(self) -> str:
+        """The file that says how often the training split has each token."""
+        return f"<results>/{self.folder}/token_counts.npy"
+
+    @property
     def layout(self) -> dict:
         """What the jobs that write records take of the set."""
         return {

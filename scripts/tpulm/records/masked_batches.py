@@ -167,39 +167,3 @@ def stacked(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 def blocks_from(records: Records, start: int) -> Callable[[], range]:
     """Return a function that returns the blocks from record `start` on, of a split that is read in its order."""
     return lambda: range(start // BLOCK, min(start // BLOCK + WINDOW, -(-len(records) // BLOCK)))
-
-
-def frequency_loss(records: Records) -> float:
-    """Return the held-out loss, nats, of a model that knows a split's token frequencies and nothing of the context.
-
-    See `loss_of_frequencies`; as in evaluations, by EVALUATION_MASKING.
-    """
-    counts = np.zeros(records.manifest["vocab_size"], np.int64)
-    for start in range(0, len(records), 4096):
-        ids = records.read(np.arange(start, min(start + 4096, len(records))), blocks_from(records, start))
-        counts += np.bincount(ids.ravel(), minlength=len(counts))
-    special = tuple(sorted(set(records.manifest["special_ids"].values())))
-    return loss_of_frequencies(counts[ordinary_ids(len(counts), special)], EVALUATION_MASKING)
-
-
-def loss_of_frequencies(counts: np.ndarray, masking: dict) -> float:
-    """Return the lowest expected loss, nats, of predictions of masked tokens by their frequencies alone.
-
-    counts   of each ordinary id in the text, int64 [ids]
-    masking  as `mask_batch` takes it
-
-    Where a token is hidden, it is their entropy, -sum p ln p (Shannon 1948). Where one is seen, it is either the true
-    one, in a share k of all, or one of n ids at random, in a share r: then the true one is y with the probability
-    (k p(x) [x = y] + r p(y) / n) / (k p(x) + r / n), by Bayes.
-    """
-    shares, random = counts / counts.sum(), masking["random_replace_prob"] / len(counts)
-    kept = 1 - masking["mask_replace_prob"] - masking["random_replace_prob"]
-    seen = kept * shares + random  # the probability of each id where one is seen
-    some = shares[shares > 0]
-    hidden = -(some * np.log(some)).sum()
-    if not kept and not random:
-        return float(hidden)
-    own, same = np.log(seen[shares > 0]), some * (kept + random)
-    right = (same * (own - np.log(same))).sum()
-    wrong = np.log(seen).sum() - own - (len(counts) - 1) * np.log(random * some) if random else 0.0
-    return float(masking["mask_replace_prob"] * hidden + right + (random * some * wrong).sum())

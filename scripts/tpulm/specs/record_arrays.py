@@ -4,6 +4,8 @@ What tpulm.records makes, a compiled step takes, and a plan compiles for.
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 # Records of a held-out split that a masked model reads at once.
 EVALUATION_BATCH = 64
@@ -47,6 +49,18 @@ def causal_arrays(sequence_length: int, packing: str, responses: bool = False) -
     arrays: Arrays = {"tokens": (shape, "int32"), "mask": (shape, "bool")}
     more = {"segment_ids": packing == "segments", LOSS_MASK: responses}
     return arrays | {name: (shape, "int32") for name, there in more.items() if there}
+
+
+def predicted_tokens(batch: Mapping) -> Any:
+    """Return which tokens but the first of each record are predicted, bool [n, sequence_length]; of a JAX batch, too.
+
+    These are no padding. With segments none is the first token of a document, <bos>: the text before it says nothing
+    of it. Where the responses count, they are those of one.
+    """
+    mask = batch["mask"][:, 1:]
+    if (segments := batch.get("segment_ids")) is not None:
+        mask = mask & (segments[:, 1:] == segments[:, :-1])
+    return mask & (batch[LOSS_MASK][:, 1:] > 0) if LOSS_MASK in batch else mask
 
 
 def labelled_arrays(sequence_length: int, of_numbers: bool) -> Arrays:

@@ -23,22 +23,6 @@ def make_eval_step(model: keras.Model, task: Callable) -> Callable:
     return evaluation
 
 
-def frequency_loss(data: Iterable[dict[str, np.ndarray]], task: Callable) -> float:
-    """Return the loss, nats per token, of a model that knows only how often each label of some batches occurs.
-
-    That is the entropy of the labels, -sum p ln p (Shannon 1948).
-
-    data, task  as for `Evaluator`
-    """
-    labels = []
-    for batch in data:
-        _, own, weights = task(batch)
-        labels.append(np.asarray(own)[np.asarray(weights) > 0])
-    counts = np.unique(np.concatenate(labels), return_counts=True)[1]
-    shares = counts / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
-
-
 class Evaluator:
     """Measures a model on held-out batches; compiled once."""
 

@@ -13,24 +13,17 @@ import keras
 
 from tpulm.models.sharding import Sharded, replicated_sharding, shardings
 from tpulm.models.token_losses import losses_and_correct
+from tpulm.specs.record_arrays import predicted_tokens
 
 
 def causal_lm(batch: dict) -> tuple:
     """Return inputs, labels and weights of a causal model for a batch of records.causal_batches: each next token.
 
-    labels   int32 [records, sequence_length]; weights  float32 of that shape, 0 for padding; where documents are told
-             apart, for the first token of a document, <bos>: what comes before it says nothing of it; and where the
-             responses count, for all tokens but theirs
+    labels   int32 [records, sequence_length]; weights  float32 of that shape, 1 for `predicted_tokens`
     """
-    tokens, mask, segments = batch["tokens"], batch["mask"], batch.get("segment_ids")
-    weights = mask[:, 1:]
-    if segments is not None:
-        weights = jnp.logical_and(weights, segments[:, 1:] == segments[:, :-1])
-    if "loss_mask" in batch:
-        weights = jnp.logical_and(weights, batch["loss_mask"][:, 1:] > 0)
-    padding_mask = mask if segments is None else segments
+    tokens, padding_mask = batch["tokens"], batch.get("segment_ids", batch["mask"])
     inputs = {"token_ids": tokens[:, :-1], "padding_mask": padding_mask[:, :-1].astype("int32")}
-    return inputs, tokens[:, 1:], weights.astype("float32")
+    return inputs, tokens[:, 1:], predicted_tokens(batch).astype("float32")
 
 
 def masked_lm(batch: dict) -> tuple:

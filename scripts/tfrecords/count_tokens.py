@@ -1,0 +1,19 @@
+"""Count the tokens of training text: what a baseline that knows nothing of the context predicts by.
+
+input.records  manifest.json of the records, beside the shards that it names; its URL, if they are in a bucket
+output         NumPy array, int64 [vocab_size]: how often each id is one that a model predicts, in the training split;
+               of a long one, in about 10 million tokens, evenly spread
+"""
+
+import numpy as np
+from tpulm.core.files import atomic_write
+from tpulm.core.job import job
+
+with job(snakemake.log[0], f"{snakemake.wildcards.records} tokens") as say:
+    from tpulm.records.reader import open_records
+    from tpulm.records.token_counts import count_tokens
+
+    counts = count_tokens(open_records(snakemake.input.records, "train"))
+    with atomic_write(snakemake.output[0]) as partial, open(partial, "wb") as file:
+        np.save(file, counts)
+    say(f"{counts.sum():,} tokens of the training split, {(counts > 0).sum():,} different ones")
