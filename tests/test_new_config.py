@@ -63,9 +63,17 @@ def lines(folder):
 
 
 def small_files(folder):
-    for number in range(100):
-        (folder / f"page-{number}.txt").write_text("\n\n".join(ENGLISH[20 * number : 20 * number + 20]))
+    for number in range(250):
+        (folder / f"page-{number}.txt").write_text("\n\n".join(ENGLISH[8 * number : 8 * number + 8]))
     return ".", {"sample_by": "document", "files": ["./**/*.txt"]}
+
+
+def few_files(folder):
+    """Of files as documents, two would be in the test split."""
+    for number in range(47):
+        some = ["\n".join(ENGLISH[first : first + 4]) for first in range(40 * number, 40 * number + 40, 4)]
+        (folder / f"page-{number}.txt").write_text("\n\n".join(some))
+    return ".", {"sample_by": "paragraph", "files": ["./**/*.txt"]}
 
 
 def long_files(folder):
@@ -112,7 +120,7 @@ def japanese(folder):
 
 ON_CPUS = [
     (text, None)
-    for text in (prose, lines, small_files, long_files, json_lines, many_json_lines, csv, parquet, japanese)
+    for text in (prose, lines, small_files, few_files, long_files, json_lines, many_json_lines, csv, parquet, japanese)
 ]
 ON_SLICES = [(prose, "v2-8"), (prose, "v4-1024"), (prose, "h100:3"), (json_lines, "v5e-8"), (japanese, "v5e-8")]
 
@@ -149,9 +157,9 @@ def test_runs_of_spaces_are_words(write, tmp_path):
 @pytest.mark.unit
 def test_many_files_of_the_shell_are_a_glob_again(write, tmp_path):
     small_files(tmp_path)
-    out, _ = write(*(f"page-{number}.txt" for number in range(100)))
+    out, _ = write(*(f"page-{number}.txt" for number in range(250)))
     assert '  files: ["*.txt"]\n' in out
-    out, _ = write(*(f"page-{number}.txt" for number in range(99)))
+    out, _ = write(*(f"page-{number}.txt" for number in range(249)))
     assert '"page-98.txt"' in out
 
 

@@ -300,9 +300,9 @@ def test_scores_of_before_stand_beside_those_of_today():
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     name, then = "bits per byte: English prose", "2.5000 [2.4000, 2.6000]"
     assert cells == [
-        ["mlm", "one 11111111", name, then, "", ""],
-        ["mlm", "one 11111111", name, then, "2.1250", "40 items then, 50 now"],
-        ["mlm", "one 22222222", name, "2.2500 [2.1500, 2.3500]", "2.1250", "-0.1250 better"],
+        ["mlm", "one 11111111", name, then, "40", "", ""],
+        ["mlm", "one 11111111", name, then, "40", "2.1250", "40 items then, 50 now"],
+        ["mlm", "one 22222222", name, "2.2500 [2.1500, 2.3500]", "50", "2.1250", "-0.1250 better"],
     ]
     assert scores_then_and_now({"results/history/mlm/one": runs[:1]}, []) == ""
 

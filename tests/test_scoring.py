@@ -221,7 +221,7 @@ def test_runs_have_scores_of_the_same_items(trained):
         rows = pq.read_table(folder / model / "items.parquet").to_pylist()
         for score in scores:
             assert set(score.baselines) == beside and 0 <= score.in_training_text <= score.items
-            assert score.low is score.high is None if score.items == 1 else score.low <= score.value <= score.high
+            assert score.low is score.high is None if score.items < 20 else score.low <= score.value <= score.high
             values = [row["value"] for row in rows if row["score"] == score.name]
             assert len(values) == score.items and np.mean(values) == pytest.approx(score.value)
         measured = {score.on for score in scores if score.group == "text"}

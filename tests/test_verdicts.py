@@ -12,9 +12,9 @@ from tpulm.training.standing import LITTLE
 pytestmark = pytest.mark.unit
 
 
-def score(metric, on, value, width, baselines, group="text", higher=False):
+def score(metric, on, value, width, baselines, group="text", higher=False, items=100):
     """Return a score with an interval of this width to both sides."""
-    limits = {"low": value - width, "high": value + width, "higher_is_better": higher, "items": 100}
+    limits = {"low": value - width, "high": value + width, "higher_is_better": higher, "items": items}
     return Score(group=group, metric=metric, on=on, value=value, **limits, baselines=baselines, split="test")
 
 
@@ -84,6 +84,18 @@ def test_a_causal_model_stands_beside_models_that_count(judged):
     said, warning = judged("base", {"test": {"loss": 4.0, "frequency_loss": 5.5}})  # without scores
     assert said.startswith("Better than token frequencies: a loss of 4.00") and "5.50" in said and not warning
     assert judged("base", {"test": {"loss": 5.5, "frequency_loss": 5.5}})[1]
+
+
+def test_a_score_of_few_documents_is_compared_with_nothing(judged):
+    """Such as of two test documents: an interval of them means nothing, whatever it says."""
+    figures = {"test": {"loss": 4.0}, "loss": {"finetune_test": {"before": {"loss": 3.0}, "after": {"loss": 4.0}}}}
+    for stage, on in (("base", "corpus test"), ("finetune", "finetune-text test")):
+        beside = {"unigram": 1.4, "5-gram": 1.4, "base model": 1.4}
+        said, warning = judged(stage, figures, [score("bits_per_byte", on, 1.557, 0.03, beside, items=2)])
+        assert "1.56 bits per byte" in said and "2 documents" in said and "sample_by: paragraph" in said
+        assert not warning and "orse than" not in said and "No better" not in said
+    for value in (0.1, 0.9):
+        assert score("accuracy", "pairs", value, 0.1, {"chance": 0.5}, items=19).beside(0.5) == "too few items"
 
 
 def test_a_finetuned_model_stands_beside_its_base_model(judged):

@@ -36,6 +36,7 @@ try:
     from tpulm.core.accelerators import GIB, GPU_PATTERN, parse_gpu, slice_hosts, topology
     from tpulm.core.bucket import remote
     from tpulm.core.errors import UserError
+    from tpulm.core.scores import FEWEST
     from tpulm.corpus.files import read_files
     from tpulm.corpus.rows import Form
     from tpulm.corpus.sources import ALLOWED, expand, kind_of, packed, parts_of, size_of
@@ -50,7 +51,9 @@ except ModuleNotFoundError as error:
 SAMPLE = 64 << 20  # bytes of text that are read
 OF_A_FILE = 4 << 20  # of each file at least, because files are read in blocks of this size
 TRIAL = 1_000_000  # characters that a trial vocabulary is trained on
-LEAST, FEWEST = 20_000, 20  # characters and documents that a text has at least
+LEAST = 20_000  # characters that a text has at least
+HELD_OUT = 2 * FEWEST  # documents of a split that are held out at least, so that scores have intervals
+LARGEST = 0.2  # share of a split that is held out, at most
 ENOUGH = 200_000_000  # characters; the steps on CPUs read a fraction of it
 LINES = 40  # of the config
 SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}
@@ -93,7 +96,7 @@ $causal
 prompts: {fill_mask: $masks,
           generate: $beginnings}
 generation: {sampler: top_k, k: 8, temperature: 0.8, samples: 2}
-evaluation: {text: {documents: 100, masked_documents: 8}}   # few, to take minutes
+evaluation: {text: {documents: 100, masked_documents: 24}}   # few, to take minutes
 """)
 SLICE = Template("""
 mlm:
@@ -235,10 +238,10 @@ def fewer(globs: list[str], files: Sequence[str]) -> list[str]:
 
 
 def unit_of(files: Sequence[str]) -> str:
-    """Return what a document of .txt files is: a file if there are many small ones, a paragraph, or a line."""
+    """Return what a document of .txt files is: a file if there are enough small ones, a paragraph, or a line."""
     sizes = list(map(size_of, files))
     # Splits take whole documents, and an evaluation the beginning of each.
-    if len(files) >= 2 * FEWEST and max(sizes) <= 1 << 20 and statistics.median(sizes) <= 1 << 16:
+    if len(files) * LARGEST >= HELD_OUT and max(sizes) <= 1 << 20 and statistics.median(sizes) <= 1 << 16:
         return "document"
     lines = [line for file in files[:8] for line in next(read_files([file], "line", ROWS), [])]
     full = sum(bool(line.strip()) for line in lines)
@@ -389,8 +392,9 @@ def for_slice(text: Text, characters: float, accelerator: str) -> dict:
 
 def config_of(text: Text, paths: Sequence[str], accelerator: str | None) -> str:
     """Return the config in YAML. Raises UserError."""
-    # At least some records are held out, and no more than are evaluated in seconds.
-    share = min(0.2, max(0.05, 10_000 / text.characters), 2e6 / text.characters)
+    # At least some documents and records are held out, and no more than are evaluated in seconds.
+    few = HELD_OUT / text.documents
+    share = min(LARGEST, max(0.05, 10_000 / text.characters, few), max(2e6 / text.characters, few))
     enough = ENOUGH if text.words else ENOUGH // 5  # without words, a vocabulary takes longer
     limit = 0 if accelerator else int(enough / text.characters * text.documents)
     characters = text.characters * (1 - 2 * share if text.training == 1 else text.training)

@@ -26,7 +26,10 @@ LIKELIHOODS = {
 # What stands beside a score: a guess, and the model that a finetuned one is made from.
 CHANCE, BASE = "chance", "base model"
 RESPONSES = "responses"  # the group of what generated responses are worth
-BETTER, LEVEL, WORSE = "better", "level", "worse"
+BETTER, LEVEL, WORSE, FEW = "better", "level", "worse", "too few items"
+# Items from which on a score has an interval and is compared. With 20, the percentiles of a bootstrap are 9 % narrower
+# than Student's t, with 2 they are 89 % narrower (Hesterberg 2015, "narrowness bias").
+FEWEST = 20
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Score:
     metric            such as bits_per_byte or accuracy
     on                what it was measured on, in words that a reader of the report understands
     value             mean over the items, and over the seeds where there are several
-    low, high         limits of its 95 % interval; None where it has none
+    low, high         limits of its 95 % interval; None where it has none, such as with fewer than FEWEST items
     higher_is_better  the direction
     items             documents, pairs or examples that the value is a mean over
     chance            value of a guess; None where it makes no sense
@@ -83,9 +86,14 @@ class Score:
             return {}
         return self.baselines | ({} if self.chance is None else {CHANCE: self.chance})
 
+    @property
+    def few(self) -> bool:
+        """Whether it has too few items for an interval, and to be compared with anything."""
+        return self.items < FEWEST
+
     def beside(self, other: float) -> str:
-        """Return what it is beside another value, see `verdict`."""
-        return verdict(self.value, other, self.higher_is_better, self.low, self.high)
+        """Return what it is beside another value, see `verdict`; FEW where it has fewer than FEWEST items."""
+        return FEW if self.few else verdict(self.value, other, self.higher_is_better, self.low, self.high)
 
 
 def measured_as(kind: str, model: str) -> dict[str, Any]:

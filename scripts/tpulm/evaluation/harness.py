@@ -183,7 +183,7 @@ def mean_of(
     """Return the score of a metric that is a mean over items, see `Score`, and its values by item."""
     items = {item: float(sample[metric]) for item, sample in samples.items()}
     values = np.array(list(items.values()), np.float64)
-    low, high = interval(values) if len(values) > 1 else (None, None)
+    low, high = interval(values)
     chance, baselines = guesses(results, tasks, metric, list(samples.values()))
     better = higher_is_better(results, tasks, metric)
     value = math.fsum(values) / len(values)

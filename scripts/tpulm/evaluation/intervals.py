@@ -3,22 +3,24 @@
 import numpy as np
 
 from tpulm.core.random_streams import generator
+from tpulm.core.scores import FEWEST
 
 RESAMPLES = 1000
 LIMITS = (2.5, 97.5)  # percentiles
 NORMAL = 1.959964  # of the normal distribution, for the same limits
+Limits = tuple[float, float] | tuple[None, None]
 AT_ONCE = 1 << 24  # numbers of items that are drawn together
 
 
-def interval(values: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float] | tuple[None, None]:
+def interval(values: np.ndarray, weights: np.ndarray | None = None) -> Limits:
     """Return the limits of the 95 % percentile interval of a weighted mean, items drawn with replacement.
 
     values   float64 [items]; weights  of that shape, such as bytes; 1 by default
 
-    One item says nothing of others: None. Where all items are right, or all wrong, so is every resample, and the limits
+    None where they are fewer than FEWEST. Where all items are right, or all wrong, so is every resample, and the limits
     are those of Wilson's interval for a share (1927). The same items in the same order give the same interval.
     """
-    if len(values) < 2:
+    if len(values) < FEWEST:
         return None, None
     if weights is None and values[0] in (0, 1) and np.all(values == values[0]):
         away = NORMAL**2 / (len(values) + NORMAL**2)

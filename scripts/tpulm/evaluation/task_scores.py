@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from threadpoolctl import threadpool_limits
 
 from tpulm.core.random_streams import generator
-from tpulm.core.scores import Score
+from tpulm.core.scores import FEWEST, Score
 from tpulm.evaluation import intervals
 from tpulm.evaluation.overlap import count_in_training
 from tpulm.specs.label_heads import NUMBER, PRETRAINED, RANDOM
@@ -114,14 +114,17 @@ def metrics_of(labels: int) -> Mapping[str, Metric]:
     }
 
 
-def interval(metric: Metric, labels: np.ndarray, predictions: Sequence[np.ndarray]) -> tuple[float, float]:
+def interval(metric: Metric, labels: np.ndarray, predictions: Sequence[np.ndarray]) -> intervals.Limits:
     """Return the 95 % interval of the mean of a metric over seeds: percentiles of a bootstrap over examples.
 
     labels  float64 [examples]; predictions  of each seed, the same shape
 
-    Efron and Tibshirani 1993, chapter 13. It says nothing of the spread over seeds, which stands beside it.
+    None where the examples are fewer than FEWEST. Efron and Tibshirani 1993, chapter 13. It says nothing of the spread
+    over seeds, which stands beside it.
     """
     count = len(labels)
+    if count < FEWEST:
+        return None, None
     random, found = generator("task scores", count), []
     for _ in range(intervals.RESAMPLES):
         rows = random.integers(0, count, count)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tpulm.core import live_metrics
-from tpulm.core.scores import BASE, BETTER, LEVEL, WHOLE, WORSE, Score
+from tpulm.core.scores import BASE, BETTER, FEW, LEVEL, WHOLE, WORSE, Score
 from tpulm.report.charts import NUMBER
 from tpulm.report.sources import Sources, columns_of
 from tpulm.specs.artifacts import CHECKPOINT_FILES, SEGMENT_FILES
@@ -120,7 +120,7 @@ def tokens_per_step(timings: dict) -> int | None:
     return round(seconds[-1] * speeds[-1]) if seconds and speeds else None
 
 
-SAID = {BETTER: "better than", LEVEL: "level with", WORSE: "worse than"}
+SAID = {BETTER: "better than", LEVEL: "level with", WORSE: "worse than", FEW: "too few items to compare with"}
 
 
 def scores_of(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:

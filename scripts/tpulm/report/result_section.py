@@ -163,7 +163,7 @@ def best_of(runs: list[dict[str, Any]], sources: Sources) -> list[dict[str, Any]
         baselines = sorted(score.compared_with.items(), key=lambda item: item[1], reverse=score.higher_is_better)
         which, value = baselines[0] if baselines else ("", None)
         shown = best_row(row["model"], score.on, score.metric, score.value, value, which, row["file"])
-        limits = {"low": score.low, "high": score.high}
+        limits = {"low": score.low, "high": score.high, "items": score.items}
         rows.append(shown | limits | {"verdict": "" if value is None else score.beside(value)})
     for run in runs:
         if not run["figures"] or any(row["model"] == run["label"] for row in rows):
@@ -188,7 +188,7 @@ def best_row(
     """Return a row of the first table, without an interval."""
     row = {"model": model, "on": on, "metric": metric.replace("_", " "), "value": value, "file": file}
     change = None if not baseline else value / baseline - 1
-    return row | {"baseline": baseline, "which": which, "change": change, "low": None, "high": None}
+    return row | {"baseline": baseline, "which": which, "change": change, "low": None, "high": None, "items": None}
 
 
 def compared(sources: Sources) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def scores_then_and_now(kept: Mapping[str, Sequence[dict]], current: Collection[
 
     kept, current  as of `earlier`
     """
-    cells = [["stage", "run", "score", "then, 95 %", "now", "difference"]]
+    cells = [["stage", "run", "score", "then, 95 %", "items", "now", "difference"]]
     for path, runs in sorted(kept.items()):
         before, now = then_and_now(path, runs, current)
         for run in before:
@@ -144,7 +144,7 @@ def rows_of_scores(run: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[l
     for score in measured(run):
         if not score.leads:
             continue
-        row = [run["stage"], named(run), *in_words(score)]
+        row = [run["stage"], named(run), *in_words(score), str(score.items)]
         other = today.get(score.name)
         if other is None:
             yield [*row, "", ""]

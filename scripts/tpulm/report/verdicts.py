@@ -75,7 +75,7 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
         said, warning = STANDINGS[run["stage"]](run["figures"], own, characters)
         what = advice(course_of(run, sources), warning, run)
         responses = None if warning else next((score for score in own if score.group == RESPONSES), None)
-        if responses and (responses.high or responses.value) >= RIGHT:
+        if responses and not responses.few and (responses.high or responses.value) >= RIGHT:
             what = DONE[responses.value >= RIGHT]
             good[run.get("base")].append(run["label"])
         judged.append((run, said, warning, what))

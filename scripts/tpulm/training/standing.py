@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tpulm.core.scores import BASE, BETTER, BITS_PER_BYTE, RESPONSES, WORSE, Score
+from tpulm.core.scores import BASE, BETTER, BITS_PER_BYTE, FEWEST, RESPONSES, WORSE, Score
 
 # Characters of training text up to which a small network is expected to lose against a 5-gram model.
 LITTLE = 20_000_000
@@ -35,6 +35,8 @@ def standing_of_base(
         return beside_frequencies(figures["test"], "token")
     unigram, ngram = score.baselines["unigram"], score.baselines["5-gram"]
     figure = f"{score.value:.2f} bits per byte"
+    if score.few:
+        return f"It has {figure} on {too_few(score)}", False
     if score.beside(unigram) != BETTER:
         return f"No better than token frequencies: {figure}, where they alone give {unigram:.2f}.", True
     if score.beside(ngram) != WORSE:
@@ -53,8 +55,11 @@ def standing_of_tuned(
     of_text = figures["loss"]["finetune_test"]
     before, after, unit = of_text["before"]["loss"], of_text["after"]["loss"], "nats per token"
     score = next((one for one in scores if one.metric == BITS_PER_BYTE and one.on.startswith("finetune-text ")), None)
-    better, simpler = after < before, None
-    if score and BASE in score.baselines:
+    better, simpler, told = after < before, None, ""
+    if score and BASE in score.baselines and score.few:
+        better, figures_of_both = True, f"{score.value:.2f} bits per byte, its base model {score.baselines[BASE]:.2f}"
+        told = f"It has {figures_of_both}, on {too_few(score)}"
+    elif score and BASE in score.baselines:
         before, after, unit = score.baselines[BASE], score.value, "bits per byte"
         better, simpler = score.beside(before) == BETTER, score.baselines.get("5-gram")
     beside = f"{'Better' if better else 'No better'} than its base model on the finetuning text"
@@ -68,14 +73,24 @@ def standing_of_tuned(
         share = f"{answers.value:.1%}" if RIGHT <= answers.value < 1 else f"{answers.value:.0%}"
         said = f"{share} of its responses to {answers.items:,} held-out prompts are right"
         frequent = answers.baselines["most frequent response"]
-        if answers.beside(frequent) != BETTER:
+        if answers.few:
+            said = f"{said}, too few to compare: {FEWEST} are needed"
+        elif answers.beside(frequent) != BETTER:
             said, better = f"{said}; the most frequent response alone would be right in {frequent:.0%}", False
         sentences.append(f"{said}.")
-    sentences.append(f"{beside}: {after:.2f} {unit}, where {others}.")
+    sentences.append(told or f"{beside}: {after:.2f} {unit}, where {others}.")
     if (rise := forgotten(figures)) > FORGOTTEN:
         how_much = "much" if rise > MUCH else "a large part" if rise > MUCH / 2 else "some"
         sentences.append(f"It has forgotten {how_much} of the corpus: the loss there rose by {rise:.0%}.")
     return " ".join(sentences), not better
+
+
+def too_few(score: Score) -> str:
+    """Return that a score of text has too few documents to be compared, and what to change."""
+    return (
+        f"{score.items} document{'s'[: score.items != 1]}, which are too few to compare: {FEWEST} are needed. A larger "
+        "held_out or, for long .txt files, sample_by: paragraph gives more."
+    )
 
 
 def forgotten(figures: Mapping[str, Any]) -> float:
