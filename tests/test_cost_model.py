@@ -372,8 +372,8 @@ def test_the_factors_are_those_that_fit_the_measured_steps():
     """From what is kept of the compiled programs: bounds hold, and each estimate without its own row."""
     module = table()
     rows = module.rows()
-    factors, error, found = module.compare()
-    assert factors == estimate.FACTORS and error == estimate.ERROR
+    factors, errors, found = module.compare()
+    assert factors == estimate.FACTORS and errors == estimate.ERRORS
     assert [line["name"] for line in found] == list(module.steps())
     for line in found:
         assert 0 < line["lower_bound"] <= line["measured"], line

@@ -129,19 +129,20 @@ def test_what_a_plan_reads_of_models_from_elsewhere(tmp_path):
 
 def test_the_budget_counts_each_chain_by_its_share_of_the_plan(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    recipe = {"where": "evaluation.tasks.x", "steps": 100, "predict": "class"}
+    recipe = {"where": "evaluation.tasks.x", "steps": 100, "predict": "class", "batch_size": 1024}
     plan = {"planned": True, "sentence": None, "hours": 8.0, "hours_lower_bound": 4.0, "estimate_error": 0.5}
     plan |= {"recipe": recipe | {"chains": 4}}
     folder = tmp_path / "results/plan/tasks/x/mlm/tiny"
     folder.mkdir(parents=True)
     (folder / "v5e-8.json").write_text(json.dumps(plan))
-    chain = {"steps": 50, "checkpoints": 1, "checkpoint_bytes": 10, "accelerator": "v5e-8"}
+    chain = {"jobs": 1, "steps": 50, "checkpoints": 1, "checkpoint_bytes": 10, "accelerator": "v5e-8"}
     # One more seed: the step is the same, and so is its plan.
     chain |= {"recipe": recipe | {"chains": 5}, "plans": "results/plan/tasks/x/mlm/tiny"}
-    taken = budget.take(chain, "v5e-8", {"v5e-8": 2.0})
-    assert (taken["hours"], taken["hours_at_most"], taken["cost"], taken["cost_at_most"]) == (1.0, 1.5, 2.0, 3.0)
-    budget.check_budget([chain, chain], 6.0, {"v5e-8": 2.0})
-    with pytest.raises(UserError, match=r" 6\.00 .*4\.00 .* plan\.spending_limit, 5\.9"):
-        budget.check_budget([chain, chain], 5.9, {"v5e-8": 2.0})
+    hours = budget.take(chain, "v5e-8")
+    assert (hours["steps"], hours["error"]) == (1.0, 0.5)
+    cost = 2 * sum(hours.values()) * 2.0
+    budget.check_budget([chain, chain], cost + 0.1, {"v5e-8": 2.0})
+    with pytest.raises(UserError, match=rf" {cost:.2f}, .*plan\.spending_limit, .*: the steps 4\.00"):
+        budget.check_budget([chain, chain], cost - 0.1, {"v5e-8": 2.0})
     with pytest.raises(UserError, match=r"^plan.spending_limit is 5, .*evaluation\.tasks\.x on v5e-8"):
         budget.check_budget([chain | {"recipe": recipe | {"predict": "number"}}], 5, {"v5e-8": 2.0})

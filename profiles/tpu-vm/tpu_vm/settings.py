@@ -8,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from tpulm.core.accelerators import IDLE_MINUTES
 from tpulm.core.errors import UserError
 
 # Defaults; None where there is none, and the setting has to be given.
@@ -22,7 +23,7 @@ SETTINGS = {
     "TPU_SUBNETWORK": "",
     "TPU_INTERNAL_IPS": "",
     "TPU_SERVICE_ACCOUNT": "",
-    "TPU_IDLE_MINUTES": "5",
+    "TPU_IDLE_MINUTES": str(IDLE_MINUTES),
     "TPU_MAX_HOURS": "24",
     "TPU_POLL_SECONDS": "15",
 }

@@ -11,7 +11,7 @@ the longer of arithmetic and HBM, collectives and copies run beside it where the
 peaks are reached to the shares in FACTORS. Neither has input, dispatch and Python in it.
 """
 
-from tpulm.core.accelerators import Topology
+from tpulm.core.accelerators import Topology, parse_tpu
 from tpulm.planning.timeline import seconds
 
 COMPUTE = 0.93  # of the peak of arithmetic, in multiplications of matrices
@@ -20,8 +20,8 @@ LINKS = 0.69  # of the peak bandwidth of the links between chips
 FACTORS = (COMPUTE, MEMORY, LINKS)
 
 # How much longer than its estimate a step may take: the largest excess among those rows, each estimated with factors
-# that were fitted without it.
-ERROR = 0.34
+# that were fitted without it. By TPU version, of those with five rows or more; "all" for the others.
+ERRORS = {"all": 0.34}
 
 
 def times(found: dict, slice_: Topology, steps: int = 1, factors: tuple[float, ...] = FACTORS) -> dict:
@@ -57,5 +57,5 @@ def times(found: dict, slice_: Topology, steps: int = 1, factors: tuple[float, .
         "bound_by": max(reached, key=reached.__getitem__),
         "lower_bound_seconds": max(roofs.values()),
         "estimated_seconds": estimate,
-        "estimate_error": ERROR,
+        "estimate_error": ERRORS.get(parse_tpu(slice_.name)[0], ERRORS["all"]),
     }

@@ -9,10 +9,9 @@ import numpy as np
 
 from tpulm.records.order import BLOCK, batch_records, blocks_ahead
 from tpulm.records.reader import Records
-from tpulm.specs.record_arrays import LOSS_MASK, MORE_FEATURES
+from tpulm.specs.record_arrays import HELD_OUT_RECORDS, LOSS_MASK, MORE_FEATURES
 
 ALL = slice(None)
-HELD_OUT_RECORDS = 2048  # of a split, at most, evenly spread: enough for a standard error of about 0.01 nats
 
 
 def training_batch(records: Records, recipe: dict, step: int, rows: slice = ALL) -> dict[str, np.ndarray]:

@@ -9,9 +9,10 @@ from tpulm.config.evaluations import checkpoints_named
 from tpulm.config.runs import Run, checkpoint_period, runs_of
 from tpulm.config.tasks import Task, labelled_tasks
 from tpulm.core import bucket
-from tpulm.core.accelerators import is_tpu, topology
+from tpulm.core.accelerators import IDLE_MINUTES, is_tpu, topology
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import CHECKPOINT_FILES
+from tpulm.specs.record_arrays import HELD_OUT_RECORDS
 
 
 @dataclass(frozen=True)
@@ -75,13 +76,13 @@ def unfinished(runs: list[dict], summary: list[dict[str, str]]) -> Counter:
 
 
 def pending(runs: list[dict], segments: Mapping[str, int]) -> list[dict]:
-    """Return the runs with something to train: each of `runs`, with how many steps, and checkpoints at once on disk.
+    """Return the runs with something to train: each of `runs`, with how many jobs, steps, and checkpoints at once.
 
     runs      as `Start.planned` lists them
     segments  how many of each there are to train, by its key
     """
     return [
-        run | {"steps": todo * run["checkpoint_every"], "checkpoints": most_at_once(run, todo)}
+        run | {"jobs": todo, "steps": todo * run["checkpoint_every"], "checkpoints": most_at_once(run, todo)}
         for run in runs
         if (todo := segments.get(run["key"]))
     ]
@@ -117,62 +118,73 @@ def step_of(recipe: dict) -> dict:
     return kept | {"clips": recipe.get("optimizer", {}).get("global_clipnorm") is not None}
 
 
-def take(run: dict, name: str, prices: Mapping[str, float]) -> dict | None:
-    """Return what a run's pending steps take by its plan's estimate; None if unplanned.
+# What is paid beside the steps, assumed: minutes until a slice is set up, and for each job to start, read weights,
+# compile and write; jobs of a run beside its segments, which evaluate and sample; the time of a record in evaluation,
+# as a share of that in training.
+SET_UP, STARTED, JOBS_BESIDE, FORWARD = 10, 3, 2, 1 / 3
+# What the hours of a slice are for, in the order of the table.
+ITEMS = {
+    "steps": "steps, estimated",
+    "error": "error of the estimate, the largest seen",
+    "set_up": f"slices: created and set up, {SET_UP} minutes",
+    "started": f"jobs: start, compile, write, {STARTED} minutes",
+    "evaluation": "evaluation",
+    "idle": f"slices: idle until deleted, {IDLE_MINUTES} minutes",
+}
 
-    hours, at least and at most; cost, None without a price, and at most; bytes on disk. At least: the lower bound. At
-    most: with the estimate's error.
 
-    prices  of an hour on each slice, as the config says now: a plan may be older than its price
+def take(run: dict, name: str) -> dict[str, float] | None:
+    """Return the hours that a run's pending steps take on a slice, by ITEMS; None where no plan says it.
+
+    The slice is one of a TPU VM, which is paid from its creation until it is deleted.
     """
     plan = plan_of(run, name)
     if plan is None or not plan["planned"] or plan["hours"] is None or "estimate_error" not in plan:
         return None
-    share = run["steps"] / (plan["recipe"]["steps"] * plan["recipe"].get("chains", 1))
-    price = prices.get(name)
-    hours, longer = plan["hours"] * share, 1 + plan["estimate_error"]
+    step = plan["hours"] / (plan["recipe"]["steps"] * plan["recipe"].get("chains", 1))
+    jobs, batches = run["jobs"] + JOBS_BESIDE, HELD_OUT_RECORDS / plan["recipe"]["batch_size"]
+    hours = run["steps"] * step
     return {
-        "hours": hours,
-        "hours_at_least": plan["hours_lower_bound"] * share,
-        "hours_at_most": hours * longer,
-        "cost": None if price is None else hours * price,
-        "cost_at_most": None if price is None else hours * longer * price,
-        "bytes": run["checkpoint_bytes"] * run["checkpoints"],
+        "steps": hours,
+        "error": hours * plan["estimate_error"],
+        "set_up": SET_UP / 60,
+        "started": jobs * STARTED / 60,
+        "evaluation": jobs * batches * step * FORWARD,
+        "idle": IDLE_MINUTES / 60,
     }
 
 
 def totals(pending: list[dict], topologies: list[str], prices: Mapping[str, float]) -> list[str]:
-    """Return a line per slice: what all pending steps take there, one run after another."""
+    """Return the lines of a table per slice: what all pending steps take there, one run after another.
+
+    prices  of an hour on each slice, as the config says now: a plan may be older than its price
+    """
     if not pending:
         return ["All runs of the config are trained: nothing is pending."]
     lines = []
     for name in topologies:
-        found = [take(run, name, prices) for run in pending]
-        known = [part for part in found if part]
+        known = [(run, hours) for run in pending if (hours := take(run, name))]
         if not known:
             continue
-        hours, least, most, disk = (
-            sum(part[key] for part in known) for key in ("hours", "hours_at_least", "hours_at_most", "bytes")
-        )
-        costs, highest = ([part[key] for part in known] for key in ("cost", "cost_at_most"))
-        money = (
-            "no price given" if None in costs else f"{sum(costs):,.2f} at the given price, {sum(highest):,.2f} at most"
-        )
-        missing = len(found) - len(known)
-        rest = f"; {missing} of {len(found)} pending runs are not planned there" if missing else ""
-        kept = [run for run, part in zip(pending, found, strict=True) if part]
-        as_on_jax = sum(run["recipe"].get("backend") == "tensorflow" for run in kept)
+        price = prices.get(name)
+        rows = {words: sum(hours[item] for _, hours in known) for item, words in ITEMS.items()}
+        rows["sum, with which spending_limit is compared"] = sum(rows.values())
+        lines.append(f"{f'pending on {name}':<48}{'hours':>10}{'cost' if price else 'no price':>12}")
+        lines += [
+            f"  {words:<46}{hours:>10,.2f}{'' if price is None else f'{hours * price:>12,.2f}'}"
+            for words, hours in rows.items()
+        ]
+        disk = sum(run["checkpoint_bytes"] * run["checkpoints"] for run, _ in known)
+        missing = len(pending) - len(known)
+        rest = f"; {missing} of {len(pending)} pending runs are not planned there" if missing else ""
+        as_on_jax = sum(run["recipe"].get("backend") == "tensorflow" for run, _ in known)
         rest += f"; {as_on_jax} with TensorFlow, by the step on JAX" if as_on_jax else ""
-        lines.append(
-            f"pending on {name}: {hours:,.2f} hours estimated ({least:,.2f} to {most:,.2f}), {money}, "
-            f"{disk / 1e9:,.2f} GB of checkpoints{rest}"
-        )
+        lines.append(f"  {disk / 1e9:,.2f} GB of checkpoints{rest}")
     return lines
 
 
 def check_budget(pending: list[dict], limit: float | None, prices: Mapping[str, float]) -> None:
-    """Refuse to start what cannot be on its slice, or may take more than `limit` by its plans: the estimates with
-    their errors. Raises UserError.
+    """Refuse to start what cannot be on its slice, or may cost more than `limit`: the sum of `take`. Raises UserError.
 
     pending  with `accelerator`, the slice that the config asks for, None where none is taken
     """
@@ -192,19 +204,19 @@ def check_budget(pending: list[dict], limit: float | None, prices: Mapping[str, 
                 f"plan.spending_limit is {limit:g}, but {where} on {name} cannot be planned: {why}; remove the "
                 "limit to train it."
             )
-        part = take(run, name, prices)
-        if part is None or part["cost"] is None:
-            what = "there is no plan of its cost" if part is None else f"plan.prices has no price for {name}"
+        hours, price = take(run, name), prices.get(name)
+        if hours is None or price is None:
+            what = "there is no plan of its cost" if hours is None else f"plan.prices has no price for {name}"
             raise UserError(
                 f"plan.spending_limit is {limit:g}, but for {where} on {name} {what}; "
                 f"add {name} to plan.topologies and plan.prices and run: snakemake plan"
             )
-        estimated += part["cost"]
-        spent += part["cost_at_most"]
+        estimated += hours["steps"] * price
+        spent += sum(hours.values()) * price
     if limit is not None and spent > limit:
         raise UserError(
-            f"according to the plans, the pending steps may cost {spent:,.2f} ({estimated:,.2f} estimated, plus the "
-            f"error of the estimate), more than plan.spending_limit, {limit:g}."
+            f"according to the plans, what is pending costs about {spent:,.2f}, more than plan.spending_limit, "
+            f"{limit:g}: the steps {estimated:,.2f}, and what snakemake plan lists beside them."
         )
 
 
