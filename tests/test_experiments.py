@@ -9,13 +9,14 @@ import subprocess
 import sys
 import urllib.request
 import zipfile
+from pathlib import Path
 
 import pytest
 from conftest import ROOT, Workflow, copied, existing, reduced, write_yaml
 from kills import fingerprints
 from test_module import ONSTART, OUTER
 from tpulm.core.folder_lock import lock_of
-from tpulm.core.past_jobs import jobs_of, maker_of, makers
+from tpulm.core.past_jobs import jobs_of, maker_of, makers, read_from, repair_of, target_of
 
 WORDS = "the quick brown fox jumps over a lazy dog while seven wizards box with jugs of liquor".split()
 
@@ -93,17 +94,19 @@ def test_verify_prints_the_command_that_repairs(three):
     assert "Nothing to be done" in run(three, "one", "tfrecords", "-n").stdout  # neither is needed
     done = run(three, "one", "verify", check=False)
     assert done.returncode == 1
-    command = repairs(done.stdout)
-    assert str(pieces.relative_to(three.folder)) in command and "parts/00000.parquet" in " ".join(command)
-    three(*command, "--cores", "2")
+    first, second = repairs(done.stdout)  # the tokenizer follows from the part
+    assert "parts/00000.parquet" in " ".join(first) and str(pieces.relative_to(three.folder)) in second
+    for command in (first, second):
+        three(*command, "--cores", "2")
     assert fingerprints(folder) == before and run(three, "one", "verify").returncode == 0
     assert "Nothing to be done" in run(three, "one", "tfrecords", "-n").stdout
 
 
 def repairs(said):
-    """Return the arguments of the command that `snakemake verify` prints at its end."""
+    """Return the arguments of each command that `snakemake verify` prints at its end."""
     lines = [line.removeprefix("[verify] ") for line in said.splitlines()]
-    return next(line for line in lines if line.startswith("snakemake --force ")).split()[1:]
+    command = next(line for line in lines if line.startswith("snakemake --force "))
+    return [part.split()[1:] for part in command.split(" && ")]
 
 
 def test_a_file_of_a_folder_and_a_checkpoint_are_made_again(trained, tmp_path):
@@ -114,13 +117,41 @@ def test_a_file_of_a_folder_and_a_checkpoint_are_made_again(trained, tmp_path):
     refused = workflow("finetune", "--forcerun", "generate", "--cores", "2", check=False).stdout
     assert "error: results/base/small/preset/model.weights.h5 was deleted" in refused
     assert "snakemake --force results/base/small/preset, " in refused
+    # What follows from each other is made again by one Snakemake after another, and nothing else is.
+    (workflow / "results/tokenizer/tokenizer.json").unlink()
+    for damaged in ("tfrecords/train/00000-of-00004.tfrecord", "mlm/tiny/model/model.safetensors"):
+        with open(workflow / "results" / damaged, "r+b") as file:
+            file.write(b"damaged!")
     done = workflow("verify", check=False)
     assert done.returncode == 1
-    workflow(*repairs(done.stdout), "--cores", "2")
+    printed = "".join(workflow(*command, "--cores", "2").stdout for command in repairs(done.stdout))
+    rules = ["export_base", "export_mlm", "train_mlm_tensorflow", "train_tokenizer", "write_shard"]
+    assert sorted(re.findall(r"^\S+  done    (\w+)", printed, re.M)) == rules, printed
     assert fingerprints(workflow / "results") == before
     workflow("verify")
     again = re.findall(r"^would run  (\w+)", workflow("-n").stdout, re.M)
     assert not {"export_mlm", "finetune"} & set(again) and not [rule for rule in again if rule.startswith("train")]
+
+
+def test_a_repair_makes_again_just_what_is_damaged(trained, monkeypatch):
+    """The output of each rule, and of each with each of its inputs; Snakemake calls --allowed-rules internal."""
+    monkeypatch.chdir(trained.folder)
+    known = jobs_of(Path())
+    made = makers(known)
+    ours = {job["id"]: target_of(path, job) for path, job in made.items() if path.startswith("results/")}
+    of_rules = {job["rule"]: job for job in known if job["id"] in ours}
+    assert len(of_rules) >= 30
+    for job in of_rules.values():
+        for path in job["inputs"]:
+            if before := read_from(job, path, made):
+                alone = [repair_of([ours[one["id"]]], known) for one in (before, job)]
+                assert repair_of([ours[job["id"]], path], known) == " && ".join(alone)
+    commands = repair_of([ours[job["id"]] for job in of_rules.values()], known).split(" && ")
+    for command in commands:
+        wanted = [maker_of(path, made) for path in command.split(" --")[1].split()[1:]]
+        found = re.findall(r"^would run  (.*?)  reason: ", trained(*command.split()[1:], "-n").stdout, re.M)
+        assert sorted(found) == sorted(" ".join([job["rule"], *job["wildcards"].values()]) for job in wanted), command
+    assert len(commands) < 20
 
 
 def test_runs_of_two_folders_are_compared(trained, tmp_path):

@@ -28,7 +28,7 @@ MLM_REST = (
 MLM_SECOND = "train_mlm_tensorflow:tiny,00000020 " + MLM_REST
 MLM = "train_mlm_tensorflow:tiny,00000010 " + MLM_SECOND
 MLM_JAX = MLM.replace("_tensorflow", "_jax")
-MERGED = "merge_manifest:tfrecords " + MLM
+MERGED = "merge_manifest:tfrecords count_tokens:tfrecords " + MLM
 RECORDS = (
     "write_shard:train,00000,00004 write_shard:train,00001,00004 write_shard:train,00002,00004 "
     "write_shard:train,00003,00004 write_shard:validation,00000,00001 write_shard:test,00000,00001 " + MERGED
@@ -37,7 +37,7 @@ RECORDS = (
 
 def shards(records, splits=("train", "validation", "test"), files=1):
     """Return the jobs that write records for causal models."""
-    jobs = [f"merge_manifest:{records}"]
+    jobs = [f"merge_manifest:{records}", *([f"count_tokens:{records}"] * ("/corpus/" in records and "train" in splits))]
     for split in splits:
         jobs += [f"write_causal_shard:{records},{split},{number:05d},{files:05d}" for number in range(files)]
     return " ".join(jobs) + " "

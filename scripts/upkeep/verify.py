@@ -6,7 +6,6 @@ params.recipe   results: where they are. From a bucket, all of it is copied to t
 """
 
 import contextlib
-import shlex
 import tempfile
 from pathlib import Path
 
@@ -18,7 +17,7 @@ recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], "verify") as say, contextlib.ExitStack() as place:
     from tpulm.core.job_record import name_here
-    from tpulm.core.past_jobs import jobs_of, maker_of, makers, target_of
+    from tpulm.core.past_jobs import jobs_of, repair_of
     from tpulm.release.artifact_checks import known_sums, unrecorded, verify
 
     jobs, results = jobs_of(Path(), pods=True), Path(recipe["results"])
@@ -37,11 +36,9 @@ with job(snakemake.log[0], "verify") as say, contextlib.ExitStack() as place:
         damages |= found
     if others := unrecorded(results, known):
         say(f"not checked, as no SHA-256 was recorded: {len(others):,} files, such as {others[0]}")
-    made = makers(jobs)
-    again = {job["id"]: target_of(path, job) for path in sorted(damages) if (job := maker_of(path, made))}
-    if again:
+    if command := repair_of(damages, jobs, recipe["options"]):
         say("to make them again with the same bytes:")
-        say(shlex.join(["snakemake", "--force", *again.values(), *recipe["options"]]))
+        say(command)
     if damages:
         raise UserError(f"{len(damages)} error(s) in {len(known):,} files; the first: {next(iter(damages.values()))}")
     say(f"all {len(known):,} files are ok")

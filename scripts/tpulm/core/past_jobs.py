@@ -20,8 +20,9 @@ import base64
 import contextlib
 import json
 import os
+import shlex
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -180,16 +181,43 @@ def refuse_changed(paths: Iterable[str | Path]) -> None:
 
     paths  files, and folders with files
     """
-    made = makers(jobs_of(Path(), pods=True))
+    jobs = jobs_of(Path(), pods=True)
+    made = makers(jobs)
     for given in map(Path, paths):
         for file in sorted(given.rglob("*")) if given.is_dir() else [given]:
             name = name_here(str(file))
             job = made.get(name)
             if job and job["outputs"][name] and file.is_file() and sha256(file) != job["outputs"][name]:
                 raise UserError(
-                    f"{name} is not what {job['rule']} wrote; snakemake --force {target_of(name, job)}, with the "
-                    "options of this command, writes it again."
+                    f"{name} is not what {job['rule']} wrote; {repair_of([name], jobs)}, with the options of this "
+                    "command, writes it again."
                 )
+
+
+def repair_of(paths: Iterable[str], jobs: list[Job], options: Sequence[str] = ()) -> str:
+    """Return the command that makes files again, and nothing else; empty where no job is known that made them.
+
+    options  of the Snakemake that found the damage
+
+    A Snakemake that may run only the rules of its targets takes all else as it is, though it follows from a target. Of
+    files that follow from each other, each has a Snakemake of its own: then the earlier one has its old bytes again.
+    """
+    made = makers(jobs)
+    targets = {job["id"]: target_of(path, job) for path in sorted(paths) if (job := maker_of(path, made))}
+    levels: dict[str, int] = {}
+    commands: dict[int, list[Job]] = {}
+    for job in ancestors(list(targets.values()), jobs):
+        before = [levels[maker["id"]] for path in job["inputs"] if (maker := read_from(job, path, made))]
+        levels[job["id"]] = max(before, default=0) + (job["id"] in targets)
+        if job["id"] in targets:
+            commands.setdefault(levels[job["id"]], []).append(job)
+    return " && ".join(
+        shlex.join(
+            ["snakemake", "--force", *(targets[job["id"]] for job in own)]
+            + ["--allowed-rules", *dict.fromkeys(job["rule"] for job in own), *options]
+        )
+        for _, own in sorted(commands.items())
+    )
 
 
 def target_of(path: str, job: Mapping[str, Any]) -> str:
