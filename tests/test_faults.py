@@ -354,7 +354,7 @@ def test_sigterm_ends_a_segment_in_one_sentence(small):
         os.killpg(process.pid, signal.SIGTERM)
         assert process.wait() != 0
         said = (small / "snakemake.out").read_text()
-        found = re.findall(r"\[base small\] error: stopped by SIGTERM at step (\d+);", said)
+        found = re.findall(r"\[base small\] stopped by SIGTERM at step (\d+);", said)
         assert len(found) == number + 1 and "Traceback" not in said, said[-3000:]
         steps = [int(step) for step in found]
     assert steps[1] > steps[0]

@@ -202,7 +202,7 @@ def test_processes_stop_together_and_go_on(trained, tmp_path):
         return [path.name.partition("-")[2] for path in sorted(folder.iterdir())]
 
     said = interrupted(workflow, lambda folder: signal_all(folder, signal.SIGTERM))
-    [step] = map(int, re.findall(r"\[finetune two\] error: stopped by SIGTERM at step (\d+);", said))
+    [step] = map(int, re.findall(r"\[finetune two\] stopped by SIGTERM at step (\d+);", said))
     kept = snapshots()
     assert kept == [f"{step:08d}.{end}" for end in ("json", "process-0.safetensors", "process-1.safetensors")]
     said = interrupted(workflow, kill_the_second)

@@ -308,7 +308,7 @@ def run_and_stop(library, program, manifest, folder, stop_at, devices, changes):
     job = {"recipe": recipe | changes, "manifest": str(manifest), "devices": devices, "out": str(folder)}
     done = warm.run(library, program + STOP, json.dumps(job | {"stop_at": stop_at}))
     whole, stopped, again = warm.result(done)
-    step = int(re.match(r"stopped by SIGTERM at step (\d+); a snapshot is kept;$", stopped[-1])[1])
+    step = int(re.match(r"stopped by SIGTERM at step (\d+); the next snakemake resumes ", stopped[-1])[1])
     assert 1 <= step < 12 and f"resuming from the snapshot at step {step}" in again
     assert [line for line in whole if line.startswith("step 6  held-out loss")]
     names = sorted(path.name for path in (folder / "whole").iterdir())

@@ -73,14 +73,15 @@ def test_a_job_has_a_line_when_it_starts_and_one_when_it_ends():
     take(LogEvent.WORKFLOW_STARTED, "a page about the machine")
     take(LogEvent.RUN_INFO, "Job stats: ...", stats={"write_shard": 3, "total": 3})
     start(take, 7)
+    start(take, 6, reason="Updated input files: ; Input files updated by another job: a.txt")
     start(take, 8, reason="Updated input files: a.txt, b.txt; Params have changed since last execution: {a: 1}; {b: 2}")
     take(LogEvent.JOB_FINISHED, "Finished jobid: 7", job_id=7)
     take(LogEvent.JOB_FINISHED, "Finished jobid: 9", job_id=9)  # whose start was not told
     take(LogEvent.PROGRESS, done=1, total=3)
     take(None, "Nothing to be done")
-    stats, first, second, done, last = stream.getvalue().splitlines()
+    stats, first, after, second, done, last = stream.getvalue().splitlines()
     assert "3" in stats and last == "Nothing to be done"
-    assert first.endswith("write_shard train 00000") and "reason" not in first
+    assert all(line.endswith("write_shard train 00000") for line in (first, after)) and "reason" not in first + after
     assert "a.txt, ...;" in second and "Params have changed" in second and "{a: 1}" not in second
     assert "write_shard train 00000" in done and "2 left" in done
     assert "\x1b" not in stream.getvalue() and "\r" not in stream.getvalue()
@@ -186,6 +187,20 @@ def test_a_job_that_fails_names_its_log_and_shows_what_was_not_said(tmp_path, wr
     last = "the disk is full" if "error: " in (written or "") else f"it failed; see {log}."
     assert stream.getvalue().splitlines()[-1] == f"error: write_shard train 00000: {last}"
     assert "Exiting" not in stream.getvalue() and "WorkflowError" not in stream.getvalue()
+
+
+def test_a_job_that_was_stopped_has_not_failed(tmp_path):
+    """Ctrl-C is no error; the line says what the next snakemake does."""
+    log, said = tmp_path / "x.log", "stopped by SIGINT at step 12; the next snakemake resumes from a snapshot of it."
+    log.write_text(f"step 12\n{said}\n")
+    take, stream, _ = shows()
+    start(take, 7, log=[str(log)])
+    fail(take, 7, log, None)
+    start(take, 8)
+    take(LogEvent.ERROR, "WorkflowError:\nAt least one job did not complete successfully.", logging.ERROR)
+    lines = stream.getvalue().splitlines()
+    assert "STOPPED  write_shard train 00000" in lines[1] and lines[-1] == f"write_shard train 00000: {said}"
+    assert "FAILED" not in stream.getvalue() and "error" not in stream.getvalue()
 
 
 @pytest.mark.parametrize(

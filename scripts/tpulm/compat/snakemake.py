@@ -171,9 +171,11 @@ def replace_handler(workflow: Any, make: Callable[[Any, logging.Handler, Any], l
 def reasons(reason: str) -> list[str]:
     """Return the parts of the reason of a job: no params, which are long, and the first file of each list.
 
-    That jobs before it run, too, is said where it is the only reason.
+    That jobs before it run, too, is said where it is the only reason. Input files that such a job updates, and that
+    are also newer, leave a list without a file.
     """
     parts = [re.sub(", .*", ", ...", part) for part in PARAMS.sub(r"\1", reason).split("; ")]
+    parts = [part for part in parts if not part.endswith(": ")]
     return [part for part in parts if not part.startswith(ROUTINE[1])] or parts
 
 

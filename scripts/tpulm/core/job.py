@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from tpulm.core import folder_lock
 from tpulm.core.errors import UserError
 from tpulm.core.job_record import recorded
-from tpulm.core.processes import AGAIN, Stopped, count, number
+from tpulm.core.processes import LOST, STOPPED, Stopped, count, number
 from tpulm.core.secrets import redact_file, redacted
 
 # What the machine, and not the program, can be at fault for.
@@ -90,8 +90,7 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
             raise
         sys.exit(1)
     except Stopped as stopped:
-        kept = str(stopped) or f"stopped by {heard[0]}; the work of this job is lost, earlier results are kept;"
-        say(f"error: {kept} {AGAIN}")
+        say(str(stopped) or f"{STOPPED}{heard[0]}; {LOST}")
         sys.exit(1)
     except Exception as error:
         if debugged:

@@ -116,8 +116,8 @@ def launch_workers(resources: Mapping, say: Callable[[str], None]) -> bool:
             request.restore()
     if failed is not None:
         index, words = failed
-        if request.name and words.endswith(AGAIN):
-            raise Stopped(words.removesuffix(AGAIN).strip())
+        if request.name and words.startswith(STOPPED):
+            raise Stopped(words)
         say(f"error: process {index} of {processes}: {words}")
         sys.exit(1)
     return True
@@ -208,7 +208,7 @@ def watch(children: list[subprocess.Popen], say: Callable[[str], None], request:
     def read(index: int, process: subprocess.Popen) -> None:
         for line in process.stderr or ():
             words = line.split("] ", 1)[-1].strip()
-            if words.startswith("error: "):
+            if words.startswith(("error: ", STOPPED)):
                 # Not when it has ended: first it would wait for the others, and they for it.
                 events.put((index, words.removeprefix("error: "), 1))
                 return
@@ -228,7 +228,7 @@ def watch(children: list[subprocess.Popen], say: Callable[[str], None], request:
             index, words, code = events.get(timeout=0.2)
         except queue.Empty:
             if time.monotonic() > limit:
-                return 0, f"stopped by {request.name} before the processes answered; earlier results are kept; {AGAIN}"
+                return 0, f"{STOPPED}{request.name} before the processes answered; {LOST}"
             continue
         if code is None:
             if index == 0:
@@ -254,4 +254,5 @@ def cause(events: queue.Queue, index: int, words: str) -> tuple[int, str]:
     return index, words
 
 
-AGAIN = "run again to resume."  # what a sentence about a stop ends with
+STOPPED = "stopped by "  # what a sentence about a stop begins with
+LOST = "the work of this job is lost, and the next snakemake begins it again; earlier results are kept."

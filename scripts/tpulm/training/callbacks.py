@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from tpulm.core import job_record, processes
-from tpulm.core.processes import Stopped, StopRequest
+from tpulm.core.processes import LOST, STOPPED, Stopped, StopRequest
 from tpulm.training.history import FigureReader, History, Phases
 from tpulm.training.snapshots import Snapshots
 
@@ -167,11 +167,11 @@ class StepCallbacks:
 
     def stop(self) -> None:
         """Make a snapshot and raise Stopped."""
-        name, step = self.request.name or "SIGTERM", self.history.step
+        said = f"{STOPPED}{self.request.name or 'SIGTERM'} at step {self.history.step}"
         if self.snapshots.folder is None:
-            raise Stopped(f"stopped by {name} at step {step}; the work of this job is lost, earlier results are kept;")
+            raise Stopped(f"{said}; {LOST}")
         self.save()
-        raise Stopped(f"stopped by {name} at step {step}; a snapshot is kept;")
+        raise Stopped(f"{said}; the next snakemake resumes from a snapshot of it.")
 
     def snapshot_due(self) -> bool:
         """Return whether it is time for a snapshot that nobody asked for, in all processes alike."""

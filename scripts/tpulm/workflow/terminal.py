@@ -5,7 +5,6 @@ there. Where the output is no terminal, all are plain lines: jobs on this machin
 runs elsewhere is told after half a minute without a line.
 """
 
-import contextlib
 import difflib
 import logging
 import os
@@ -23,12 +22,13 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from tpulm.compat import snakemake as inside
 from tpulm.core import job_record, live_metrics
 from tpulm.core.job import ERASE, IN_PLACE, MEMORY
+from tpulm.core.processes import STOPPED
 from tpulm.workflow.pace import Job, Pace, kind_of
 
 REFRESH = 0.5  # seconds
 SILENCE = 30  # seconds without a line
 TAIL = 20  # lines of a log
-SAID = re.compile(r"^error: |Traceback", re.MULTILINE)  # in the log of a job that has told of its error
+SAID = re.compile(rf"^error: |^{STOPPED}|Traceback", re.MULTILINE)  # in the log of a job that has told of its error
 
 
 class Terminal(logging.Handler):
@@ -117,7 +117,7 @@ class Terminal(logging.Handler):
         """Return the lines of a job that has failed, with the end of its log if the job has not said it here itself."""
         label, _, since = self.running.pop(record.jobid, (record.rule_name, [], time.time()))
         self.pace = Pace([], 1, Path())  # what depends on this job does not run
-        lines = [f"{moment('FAILED', label)}  after {lasted(since)}"]
+        lines = []
         elsewhere = ({"message": record.rule_msg} if record.rule_msg else {}) | (record.aux or {})  # by a scheduler
         lines += [f"    {name}: {value}" for name, value in elsewhere.items()]
         self.failures[label] = f"it failed; see {record.log[0]}." if record.log else "it failed."
@@ -127,11 +127,12 @@ class Terminal(logging.Handler):
                 lines.append(f"    it was killed, for example because memory ran out, or it crashed; {MEMORY}")
             lines.append(f"    log: {log}")
             text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-            if told := re.findall("^error: (.*)", text, re.MULTILINE):
+            if told := re.findall(rf"^(?:error: )?((?<=error: ).*|{STOPPED}.*)", text, re.MULTILINE):
                 self.failures[label] = told[-1]
             if elsewhere or not SAID.search(text):
                 lines += [f"        {line}" for line in text.splitlines()[-TAIL:]]
-        return "\n".join(lines)
+        event = "STOPPED" if self.failures[label].startswith(STOPPED) else "FAILED"
+        return "\n".join([f"{moment(event, label)}  after {lasted(since)}", *lines])
 
     def other(self, record: logging.LogRecord) -> str:
         """Return what Snakemake says; in other words where it says less than there is to say.
@@ -140,7 +141,8 @@ class Terminal(logging.Handler):
         """
         said = record.getMessage()
         if self.failures and inside.ended_with_failures(said):
-            return "\n".join(f"error: {label}: {sentence}" for label, sentence in self.failures.items() if self.buried)
+            told = [f"{label}: {sentence}" for label, sentence in self.failures.items() if self.buried]
+            return "\n".join(line if f": {STOPPED}" in line else f"error: {line}" for line in told)
         if path := inside.read_only(said):
             return f"error: {path} is read-only, and a job of this run replaces it; to allow that: chmod u+w {path}."
         target = inside.missing_target(said)
@@ -162,15 +164,24 @@ class Terminal(logging.Handler):
             if not self.in_place and time.time() < self.written + SILENCE:
                 continue
             columns, rows = shutil.get_terminal_size()
-            with self.lock or threading.Lock(), contextlib.suppress(BrokenPipeError):
-                jobs = list(self.running.values())[: max(1, rows - 3)]
-                lines = [f"{len(self.running)} running, {self.left} of {self.total} left{self.rest()}"]
-                lines += [f"  {lasted(since)}  {label}  {progress(label, logs)}" for label, logs, since in jobs]
-                end = ""
-                if self.in_place:  # the cursor goes back to the beginning
-                    lines, end = [line[: columns - 1] for line in lines], f"\x1b[{len(lines)}A\r"
-                if jobs and not self.closed.is_set():
-                    self.write("\n".join([*lines, end]))
+            self.acquire()
+            try:
+                self.draw(columns, rows)
+            except BrokenPipeError:
+                pass
+            finally:
+                self.release()
+
+    def draw(self, columns: int, rows: int) -> None:
+        """Show what is running on a terminal of this size."""
+        jobs = list(self.running.values())[: max(1, rows - 3)]
+        lines = [f"{len(self.running)} running, {self.left} of {self.total} left{self.rest()}"]
+        lines += [f"  {lasted(since)}  {label}  {progress(label, logs)}" for label, logs, since in jobs]
+        end = ""
+        if self.in_place:  # the cursor goes back to the beginning
+            lines, end = [line[: columns - 1] for line in lines], f"\x1b[{len(lines)}A\r"
+        if jobs and not self.closed.is_set():
+            self.write("\n".join([*lines, end]))
 
     def close(self) -> None:
         """End; nothing is left in place."""
