@@ -286,3 +286,26 @@ def test_what_a_kernel_costs():
     name = f"jit(step)/{scope_of(True, 512)}/vmap(splash_mha_dq_segmented)/pallas_call"
     assert cost_of_instruction(name, query, key, 2) == call_cost("dq", query, key, 2, True, 512)
     assert cost_of_instruction("jit(step)/dot_general", query, key, 2) is None
+
+
+PRECISION = """
+import json, re
+from tpulm.training import runtime
+runtime.start(1, precision="mixed_bfloat16")
+import jax, jax.numpy as jnp
+from tpulm.models.roberta_layers import SelfAttention
+
+found = []
+for dropout in (0.0, 0.1):
+    layer = SelfAttention(64, 4, dropout)
+    layer.build((2, 8, 64), (2, 8))
+    hidden, segments = jnp.ones((2, 8, 64), "bfloat16"), jnp.ones((2, 8), "int32")
+    values = [v.value for v in layer.trainable_variables], [v.value for v in layer.non_trainable_variables]
+    program = jax.make_jaxpr(lambda *own: layer.stateless_call(*own, hidden, segments, training=True)[0])(*values)
+    found.append(re.findall(r":(\\w+)\\[[\\d,]*\\] = exp\\b", str(program)))
+print("RESULT" + json.dumps(found))
+"""
+
+
+def test_softmax_is_in_float32_with_dropout_and_without():
+    assert warm.result(warm.run("jax", PRECISION)) == [["f32"]] * 2

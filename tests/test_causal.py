@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import sys
 from collections import Counter
 from functools import cache, partial
@@ -13,6 +14,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, write_json
+from tpulm.core.random_streams import generator
 from tpulm.records import causal_batches
 from tpulm.records.reader import Records
 from tpulm.records.shards import merge, write_shard
@@ -366,6 +368,28 @@ def test_segments_are_the_same_on_a_mesh_and_with_remat(jax_backend, vocabulary,
         share * math.log((alone[token] + 1) / (alone.total() + len(counts))) for token, share in shares.items()
     )
     assert loss_of_frequencies(records, counts) == pytest.approx(expected)
+
+
+def test_adapters_are_drawn_by_a_key(preset):
+    """And by no state of the process: what another library draws before changes nothing."""
+    drawn = [v for v in tuner(preset).run.model.trainable_variables if v.path.endswith("lora_kernel_a")]
+    for index, variable in enumerate(drawn):
+        limit = (6 / math.prod(variable.shape[:-1])) ** 0.5
+        uniform = generator("adapter", RECIPE["seed"], index).random(variable.shape, np.float32)
+        np.testing.assert_allclose(np.asarray(variable.value), limit * (2 * uniform - 1), rtol=1e-5)
+    assert len(drawn) == 4
+
+
+def test_a_folder_is_there_at_every_moment_in_which_it_is_replaced(jax_backend, tmp_path, monkeypatch):
+    from tpulm.models import causal as models
+
+    folder, deleted, remove = tmp_path / "preset", [], shutil.rmtree
+    monkeypatch.setattr(models.shutil, "rmtree", lambda path, **more: (deleted.append(path), remove(path, **more)))
+    for name in ("one", "two"):
+        with models.atomic_folder(folder) as partial:
+            (partial / name).touch()
+    assert [path.name for path in folder.iterdir()] == ["two"] and list(tmp_path.iterdir()) == [folder]
+    assert deleted and folder not in deleted
 
 
 def test_lora_trains_only_its_own_variables(preset, single):

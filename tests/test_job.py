@@ -1,6 +1,7 @@
 """What every script says, and what it does with a signal."""
 
 import errno
+import socket
 import subprocess
 import sys
 from importlib.metadata import version
@@ -8,6 +9,8 @@ from types import ModuleType
 
 import pytest
 from conftest import ROOT
+from tpulm.core import job_record, processes
+from tpulm.core.files import sha256
 from tpulm.core.job import fault_of_machine
 from tpulm.core.job_record import software
 
@@ -76,6 +79,25 @@ def test_only_what_the_operating_system_says_is_a_fault_of_the_machine():
     assert fault_of_machine(refused) is None
     assert fault_of_machine(PermissionError(errno.EACCES, "x", "results/x")) == "Permission denied: results/x"
     assert fault_of_machine(full).startswith("No space left on device: I/O error")
+
+
+def test_a_port_for_several_processes_is_kept_until_they_have_ended():
+    with processes.reserved_port() as port:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            with socket.socket(family) as other, pytest.raises(OSError, match="in use"):
+                other.bind(("", port))
+        with socket.socket(socket.AF_INET6) as coordinator:  # as gRPC binds it
+            coordinator.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            coordinator.bind(("", port))
+
+
+def test_a_large_output_has_its_sha256_in_the_record(tmp_path):
+    """Weights of more than a gigabyte, too: verify would pass them damaged."""
+    path = tmp_path / "model.safetensors"
+    with open(path, "wb") as file:
+        file.truncate(10**9 + 1)
+    (facts,) = job_record.made([str(path)]).values()
+    assert facts == {"bytes": 10**9 + 1, "sha256": sha256(path)}
 
 
 HELD = """

@@ -44,10 +44,15 @@ def measured(chunk):
 inputs, _, _ = causal_lm(batch)
 labels = model.stateless_call(*values, inputs)[0].argmax(-1)
 chunks, held, right, found = measured(token_losses.CHUNK)
+try:
+    token_losses.losses_and_correct(model, *values, inputs, labels, True, z_loss=1e-4)
+    refused = False
+except ValueError:
+    refused = True
 one, all_held, all_right, expected = measured(10**9)
 assert one == 1 and len(found) == len(expected)
 error = max(float(abs(a - b).max() / max(abs(b).max(), 1e-9)) for a, b in zip(found, expected))
-print("RESULT" + json.dumps([chunks, error, float(min(right, all_right)), held / all_held]))
+print("RESULT" + json.dumps([chunks, error, float(min(right, all_right)), held / all_held, refused]))
 """
 GEMMA = {
     "num_layers": 1, "num_query_heads": 4, "num_key_value_heads": 1, "hidden_dim": 8, "intermediate_dim": 16,
@@ -100,10 +105,38 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_loss_in_chunks_is_the_loss(case):
     arguments, count = CASES[case]
-    chunks, error, same, memory = warm.result(warm.run("jax", LOSSES, json.dumps(arguments)))
+    chunks, error, same, memory, refused = warm.result(warm.run("jax", LOSSES, json.dumps(arguments)))
     assert chunks == count and error < (0.03 if case == "bfloat16" else 1e-4)
     assert memory < 0.9 or count == 1
+    assert refused == (count > 1)  # a z_loss, which nothing would have been made of
     assert same > (0.8 if case == "bfloat16" else 0.999)  # whole, bfloat16 logits have ties
+
+
+# Of 64 ids, those of each 16 have the same logit.
+TIES = """
+import json
+from tpulm.training import runtime
+runtime.start(1)
+import jax.numpy as jnp, numpy as np
+from tpulm.models.token_losses import Head, chunked, first_likeliest
+
+table, hidden = np.repeat(np.eye(4, dtype="f4"), 16, axis=0), np.eye(4, dtype="f4")[None]
+labels = np.array([[0, 16, 32, 48]], "i4")
+right = []
+for dtype in ("float32", "bfloat16"):
+    head = Head(None, False, True, dtype, None, 4, (None, None), None)
+    logits = jnp.asarray(hidden @ table.T, dtype)
+    for labelled in (labels, labels + 1, labels - 1):
+        right.append(first_likeliest(logits) == labelled)
+        right.append(chunked(jnp.asarray(hidden, dtype), jnp.asarray(table, dtype), jnp.asarray(labelled), head)[1])
+print("RESULT" + json.dumps([[bool(one) for one in row.ravel()] for row in right]))
+"""
+
+
+def test_of_ties_the_first_is_predicted():
+    """Four of a hundred rows of bfloat16 logits tie at the top: any of them would make a model seem better."""
+    found = warm.result(warm.run("jax", TIES))
+    assert found == [[label] * 4 for label in (True, True, False, False, False, False)] * 2
 
 
 # Gradients by hidden states that are sure of their label, beside those of all logits at once, for several soft caps.

@@ -5,6 +5,7 @@ there. Where the output is no terminal, all are plain lines: jobs on this machin
 runs elsewhere is told after half a minute without a line.
 """
 
+import contextlib
 import difflib
 import logging
 import os
@@ -13,9 +14,10 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from snakemake_interface_logger_plugins.common import LogEvent
 
@@ -164,24 +166,15 @@ class Terminal(logging.Handler):
             if not self.in_place and time.time() < self.written + SILENCE:
                 continue
             columns, rows = shutil.get_terminal_size()
-            self.acquire()
-            try:
-                self.draw(columns, rows)
-            except BrokenPipeError:
-                pass
-            finally:
-                self.release()
-
-    def draw(self, columns: int, rows: int) -> None:
-        """Show what is running on a terminal of this size."""
-        jobs = list(self.running.values())[: max(1, rows - 3)]
-        lines = [f"{len(self.running)} running, {self.left} of {self.total} left{self.rest()}"]
-        lines += [f"  {lasted(since)}  {label}  {progress(label, logs)}" for label, logs, since in jobs]
-        end = ""
-        if self.in_place:  # the cursor goes back to the beginning
-            lines, end = [line[: columns - 1] for line in lines], f"\x1b[{len(lines)}A\r"
-        if jobs and not self.closed.is_set():
-            self.write("\n".join([*lines, end]))
+            with cast(AbstractContextManager, self.lock), contextlib.suppress(BrokenPipeError):
+                jobs = list(self.running.values())[: max(1, rows - 3)]
+                lines = [f"{len(self.running)} running, {self.left} of {self.total} left{self.rest()}"]
+                lines += [f"  {lasted(since)}  {label}  {progress(label, logs)}" for label, logs, since in jobs]
+                end = ""
+                if self.in_place:  # the cursor goes back to the beginning
+                    lines, end = [line[: columns - 1] for line in lines], f"\x1b[{len(lines)}A\r"
+                if jobs and not self.closed.is_set():
+                    self.write("\n".join([*lines, end]))
 
     def close(self) -> None:
         """End; nothing is left in place."""
