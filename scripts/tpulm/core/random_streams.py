@@ -4,6 +4,8 @@ import hashlib
 
 import numpy as np
 
+Key = tuple[str, *tuple[int, ...]]  # arguments of `generator`
+
 
 def generator(purpose: str, *key: int) -> np.random.Generator:
     """Return the random generator of a purpose and a key: the same numbers on every machine.

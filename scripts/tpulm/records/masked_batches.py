@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tpulm.core.random_streams import generator
+from tpulm.core.random_streams import Key, generator
 from tpulm.records.order import BLOCK, WINDOW, batch_records, blocks_ahead
 from tpulm.records.reader import Records
 from tpulm.specs.record_arrays import EVALUATION_BATCH, MORE_FEATURES, predictions_per_record
@@ -13,7 +13,7 @@ from tpulm.specs.record_arrays import EVALUATION_BATCH, MORE_FEATURES, predictio
 
 def mask_batch(
     input_ids: np.ndarray,
-    key: tuple[str | int, ...],
+    key: Key,
     masking: dict,
     mask_id: int,
     special_ids: list[int],
@@ -95,7 +95,7 @@ def read(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[
 def apply_masking(
     records: Records,
     found: dict[str, np.ndarray],
-    key: tuple[str | int, ...],
+    key: Key,
     masking: dict,
     rows: slice = ALL,
     batch_size: int | None = None,
