@@ -414,7 +414,7 @@ def spends(plan, tmp_path, monkeypatch):
 
 STEP = {"where": "finetune.runs.x", "steps": 100, "batch_size": 1024}
 KEPT = {
-    "planned": True, "sentence": None, "hours": 2.0, "hours_lower_bound": 1.0, "estimate_error": 0.5,
+    "planned": True, "sentence": None, "hours": 2.0, "estimate_error": 0.5,
     "recipe": STEP | {"price_per_hour": 3.0},
 }  # fmt: skip
 PRICES = {"v5e-8": 3.0}

@@ -130,7 +130,7 @@ def test_what_a_plan_reads_of_models_from_elsewhere(tmp_path):
 def test_the_budget_counts_each_chain_by_its_share_of_the_plan(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     recipe = {"where": "evaluation.tasks.x", "steps": 100, "predict": "class", "batch_size": 1024}
-    plan = {"planned": True, "sentence": None, "hours": 8.0, "hours_lower_bound": 4.0, "estimate_error": 0.5}
+    plan = {"planned": True, "sentence": None, "hours": 8.0, "estimate_error": 0.5}
     plan |= {"recipe": recipe | {"chains": 4}}
     folder = tmp_path / "results/plan/tasks/x/mlm/tiny"
     folder.mkdir(parents=True)

@@ -9,7 +9,7 @@ output           JSON: planned; task, of a model on one; where it is not planned
                  cost (FLOPs, bytes across HBM, bytes sent by kind, what could not be counted; per device and step),
                  seconds (per step, of each roof), bound_by, lower_bound_seconds and estimated_seconds of a step,
                  estimate_error (how much longer a step may take, as a share); as estimated: tokens_per_second,
-                 model_flops_utilisation, hours (and hours_lower_bound), cost_of_run; price_per_hour, advice;
+                 model_flops_utilisation, hours, cost_of_run; price_per_hour, advice;
                  alternatives, what each of them would make of a step
 params.recipe    its recipe, without steps where a run on TensorFlow has no plan; of the stages before what it takes
                  to know the model, price_per_hour, and alternatives, whether to compile those too; host_device_count,

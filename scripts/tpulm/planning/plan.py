@@ -127,12 +127,11 @@ def in_money(found: dict, recipe: dict) -> dict:
     recipe  steps and price_per_hour (None where no price is known) of the run; chains of that many steps, where a model
             on a task has several
     """
-    step, least, price = found["estimated_seconds"], found["lower_bound_seconds"], recipe["price_per_hour"]
+    step, price = found["estimated_seconds"], recipe["price_per_hour"]
     steps = recipe["steps"] * recipe.get("chains", 1)
     hours = None if step is None else step * steps / 3600
     return found | {
         "hours": hours,
-        "hours_lower_bound": None if least is None else least * steps / 3600,
         "price_per_hour": price,
         "cost_of_run": None if price is None or hours is None else hours * price,
     }
