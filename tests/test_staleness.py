@@ -492,7 +492,7 @@ ROWS = [
     *(
         (f"{key}.shards.{split}", "trained", f"{place}.shards", {split: 2}, f"{jobs} {shards(records, [split], 2)}")
         for key, place, jobs, records in (
-            ("base.NAME", SMALL, BASE, CORPUS_SET),
+            ("base.NAME", SMALL, f"count_tokens:{CORPUS_SET} {BASE}", CORPUS_SET),
             ("finetune", "finetune", FINETUNE, TUNING_SET),
         )
         for split in ("train", "validation", "test")
@@ -921,7 +921,7 @@ def contents(folder):
 
 
 def test_deleted_shards_are_written_again_with_the_same_bytes(built):
-    folders = [built / "results/tfrecords/train", built / f"results/{CORPUS_SET}"]
+    folders = [built / "results/tfrecords/train", built / f"results/{CORPUS_SET}/train"]
     before = [contents(folder) for folder in folders]
     (built / "results/tfrecords/train/00001-of-00004.tfrecord").unlink()
     assert listed(built) == set()  # every model is there: nothing needs it

@@ -17,9 +17,9 @@ import numpy as np
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.core.scores import CAUSAL, measured_as
-from tpulm.records.causal_batches import held_out_batches, predicted
+from tpulm.records.causal_batches import held_out_batches, predicted, predicted_ids
 from tpulm.records.reader import open_records, read_manifest
-from tpulm.records.token_counts import loss_of_frequencies
+from tpulm.records.token_counts import count_tokens, loss_of_frequencies
 from tpulm.specs.training_step import ModelSpec, promised
 from tpulm.training import runtime
 from tpulm.training.standing import standing_of_base
@@ -50,7 +50,7 @@ with job(snakemake.log[0], f"base {run}") as say:
     for split in ("validation", "test"):
         records = open_records(snakemake.input.records, split)
         figures = evaluator(held_out_batches(records, recipe))
-        alone = loss_of_frequencies(records, trained)
+        alone = loss_of_frequencies(count_tokens(records, predicted_ids), trained)
         metrics[split] = {"predicted": predicted(records)} | figures | {"frequency_loss": alone}
         say(f"{split} loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.3f}")
     metrics["verdict"] = standing_of_base(metrics)[0]

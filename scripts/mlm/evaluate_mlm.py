@@ -21,8 +21,9 @@ import numpy as np
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.core.scores import MASKED, measured_as
+from tpulm.records.masked_batches import EVALUATION_MASKING, ordinary_ids
 from tpulm.records.reader import open_records, read_manifest
-from tpulm.records.token_counts import loss_of_frequencies
+from tpulm.records.token_counts import count_tokens, maskable_ids, masked_loss
 from tpulm.specs.training_step import promised
 from tpulm.training.checkpoint import how_trained, trained_for
 from tpulm.training.standing import standing_of_masked
@@ -64,10 +65,13 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     if snakemake.input.state:
         state = read_json(snakemake.input.state)
         metrics |= trained_for(state, read_manifest(snakemake.input.records)) | how_trained(state)
-    trained = np.load(snakemake.input.counts)
+    trained, special = np.load(snakemake.input.counts), read_manifest(snakemake.input.records)["special_ids"]
+    ordinary = ordinary_ids(len(trained), tuple(special.values()))
     for split in ("validation", "test"):
         records = open_records(snakemake.input.records, split)
-        figures = metrics[split] = measure(records) | {"frequency_loss": loss_of_frequencies(records, trained)}
+        counts = count_tokens(records, maskable_ids)
+        alone = masked_loss(counts[ordinary], trained[ordinary], EVALUATION_MASKING)
+        figures = metrics[split] = measure(records) | {"frequency_loss": alone}
         say(
             f"{split}: loss {figures['loss']:.4f} (by token frequencies {figures['frequency_loss']:.4f}), "
             f"accuracy {figures['accuracy']:.3f}, perplexity {figures['perplexity']:.1f}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from tpulm.records.order import BLOCK, batch_records, blocks_ahead
 from tpulm.records.reader import Records
-from tpulm.specs.record_arrays import HELD_OUT_RECORDS, LOSS_MASK, MORE_FEATURES
+from tpulm.specs.record_arrays import HELD_OUT_RECORDS, LOSS_MASK, MORE_FEATURES, predicted_tokens
 
 ALL = slice(None)
 
@@ -57,6 +57,12 @@ def arrays(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterabl
     tokens = found.pop("input_ids")
     mask = found.pop("attention_mask", np.ones_like(tokens))
     return {"tokens": tokens, "mask": mask.astype(bool), **found}
+
+
+def predicted_ids(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> np.ndarray:
+    """Return the ids of records that are predicted, int32 [tokens]; see `Records.features`."""
+    batch = arrays(records, indices, upcoming)
+    return batch["tokens"][:, 1:][predicted_tokens(batch)]
 
 
 def held_out_indices(records: int) -> np.ndarray:
