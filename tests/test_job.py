@@ -48,7 +48,7 @@ def test_a_signal_is_heard_wherever_it_comes(tmp_path, where, name):
     )  # fmt: skip
     assert done.returncode == 1
     log = (tmp_path / "job.log").read_text()
-    assert log.startswith(f"stopped by {name}; ") and "the next snakemake begins it again" in log
+    assert log.startswith(f"stopped by {name}; ") and "the next snakemake resumes this job" in log
     assert log.count("\n") == 1 and done.stderr == f"[test] {log}"
 
 

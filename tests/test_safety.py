@@ -334,13 +334,17 @@ except UserError as error:
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("text", ["[" * 90_000, "[" * 90_000 + "]" * 90_000, '["]]", ' * 600 + "1" + "]" * 600])
+@pytest.mark.parametrize(
+    "text", ["[" * 90_000, "[" * 90_000 + "]" * 90_000, '["]]", ' * 600 + "1" + "]" * 600, "[" * 600 + '"\\"' * 9000]
+)
 def test_json_that_is_nested_without_end_breaks_no_stack(tmp_path, text):
     path, plain = tmp_path / "config.json", tmp_path / "plain.json"
     path.write_text(text)
     plain.write_text(json.dumps([{"text": "[{" * 1000 + '"\\', "n": [n]} for n in range(1000)]))
+    in_a_string = tmp_path / "string.json"
+    in_a_string.write_text(json.dumps("[" * 600))
     environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
-    command = [sys.executable, "-c", DEEP, path, plain]
+    command = [sys.executable, "-c", DEEP, path, plain, in_a_string]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     limit, message = done.stdout.splitlines()
     assert (done.returncode, limit) == (0, "100000")

@@ -191,7 +191,7 @@ def test_a_job_that_fails_names_its_log_and_shows_what_was_not_said(tmp_path, wr
 
 def test_a_job_that_was_stopped_has_not_failed(tmp_path):
     """Ctrl-C is no error; the line says what the next snakemake does."""
-    log, said = tmp_path / "x.log", "stopped by SIGINT at step 12; the next snakemake resumes from a snapshot of it."
+    log, said = tmp_path / "x.log", "stopped by SIGINT at step 12; the next snakemake resumes from this step."
     log.write_text(f"step 12\n{said}\n")
     take, stream, _ = shows()
     start(take, 7, log=[str(log)])

@@ -68,9 +68,9 @@ def table_of_scores(rows: list[tuple[str, list[str]]]) -> Iterator[str]:
     """Yield the table of what `scores_of` yields, with the text of a score where its name stands for several."""
     texts: dict[str, set[str]] = {}
     for text, (name, *_) in rows:
-        texts.setdefault(name, set()).add(text)
+        texts.setdefault(name, set()).update({text} - {""})
     several = {name for name, found in texts.items() if len(found) > 1}
-    cells = [[f"{name}, text {text[:8]}" if name in several else name, *rest] for text, (name, *rest) in rows]
+    cells = [[f"{name}, text {text[:8]}" if text and name in several else name, *rest] for text, (name, *rest) in rows]
     yield aligned([["score", "model", "value, 95 %", "items"], *sorted(cells)])
     if several:
         yield "Experiments have different texts under the same name. Compare only scores with the same text.\n"

@@ -393,11 +393,14 @@ def for_slice(text: Text, characters: float, accelerator: str) -> dict:
 def config_of(text: Text, paths: Sequence[str], accelerator: str | None) -> str:
     """Return the config in YAML. Raises UserError."""
     # At least some documents and records are held out, and no more than are evaluated in seconds.
-    few = HELD_OUT / text.documents
-    share = min(LARGEST, max(0.05, 10_000 / text.characters, few), max(2e6 / text.characters, few))
+    least = HELD_OUT / text.documents
+    share = min(LARGEST, max(0.05, 10_000 / text.characters, least), max(2e6 / text.characters, least))
+    share = float(f"{share:.2g}")
     enough = ENOUGH if text.words else ENOUGH // 5  # without words, a vocabulary takes longer
     limit = 0 if accelerator else int(enough / text.characters * text.documents)
-    characters = text.characters * (1 - 2 * share if text.training == 1 else text.training)
+    splits = text.source.get("files")
+    without_files = 3 - len(splits) if isinstance(splits, dict) else 2
+    characters = text.characters * text.training * (1 - without_files * share)
     characters = min(characters, enough) if limit else characters
     values = for_slice(text, characters, accelerator) if accelerator else for_cpus(text, characters)
     for stage, indent in (("masked", "      "), ("causal", "    ")):
@@ -413,7 +416,7 @@ def config_of(text: Text, paths: Sequence[str], accelerator: str | None) -> str:
         "files": quoted(text.source["files"]),
         "unit": text.source.get("sample_by", ""),
         "column": quoted(text.source["column"]) if "column" in text.source else "",
-        "share": f"{share:.1g}",
+        "share": f"{share:g}",
         "limit": f"{limit}   # of each split; enough for these steps" if 0 < limit < text.documents else "",
         "runs": ", whitespace: runs" if text.runs else "",
         "why": "by the size of the text" + ("" if text.words else "; unigram needs no spaces between words"),

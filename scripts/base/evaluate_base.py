@@ -19,7 +19,7 @@ from tpulm.core.job import job
 from tpulm.core.scores import CAUSAL, measured_as
 from tpulm.records.causal_batches import held_out_batches, predicted, predicted_ids
 from tpulm.records.reader import open_records, read_manifest
-from tpulm.records.token_counts import count_tokens, loss_of_frequencies
+from tpulm.records.token_counts import loss_of_frequencies
 from tpulm.specs.training_step import ModelSpec, promised
 from tpulm.training import runtime
 from tpulm.training.standing import standing_of_base
@@ -49,9 +49,11 @@ with job(snakemake.log[0], f"base {run}") as say:
     trained = np.load(snakemake.input.counts)
     for split in ("validation", "test"):
         records = open_records(snakemake.input.records, split)
-        figures = evaluator(held_out_batches(records, recipe))
-        alone = loss_of_frequencies(count_tokens(records, predicted_ids), trained)
-        metrics[split] = {"predicted": predicted(records)} | figures | {"frequency_loss": alone}
+        batches = list(held_out_batches(records, recipe))
+        counts = np.bincount(np.concatenate([*map(predicted_ids, batches)]), minlength=len(trained))
+        alone = {"frequency_loss": loss_of_frequencies(counts, trained)}
+        metrics[split] = {"predicted": predicted(records)} | evaluator(batches) | alone
+        figures = metrics[split]
         say(f"{split} loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.3f}")
     metrics["verdict"] = standing_of_base(metrics)[0]
     write_json(snakemake.output[0], metrics)

@@ -50,7 +50,7 @@ def write_json(path: str | Path, value: object) -> None:
 
 
 DEEPEST = 500  # lists and objects of a JSON file in each other
-STRINGS_AND_VALUES = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[^][{}"]+', re.DOTALL)
+STRINGS_AND_VALUES = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[^][{}"]+', re.DOTALL)
 
 
 def read_json(path: str | Path) -> Any:
@@ -70,7 +70,7 @@ def depth(text: str) -> int:
     if text.count("[") + text.count("{") <= DEEPEST:  # most texts, at once
         return 0
     brackets = STRINGS_AND_VALUES.sub("", text)
-    return max(itertools.accumulate(1 if bracket in "[{" else -1 for bracket in brackets))
+    return max(itertools.accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0)
 
 
 def sha256(path: str | Path) -> str:

@@ -18,7 +18,7 @@ from tpulm.core.secrets import redact_file, redacted
 # What the machine, and not the program, can be at fault for.
 FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EIO, errno.EMFILE}
 # What libraries in Rust and C++, such as safetensors, say in text only. Services say "Permission denied", too.
-TOLD = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO)]
+TOLD = [os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EIO)]
 
 # How JAX and TensorFlow say that a device, or the memory here, is too small; and what a user can do about it.
 EXHAUSTED = re.compile(r"RESOURCE_EXHAUSTED|ResourceExhausted|OOM when allocating|OUT_OF_MEMORY|STATUS_ALLOC_FAILED")

@@ -189,8 +189,8 @@ def refuse_changed(paths: Iterable[str | Path]) -> None:
             job = made.get(name)
             if job and job["outputs"][name] and file.is_file() and sha256(file) != job["outputs"][name]:
                 raise UserError(
-                    f"{name} is not what {job['rule']} wrote; {repair_of([name], jobs)}, with the options of this "
-                    "command, writes it again."
+                    f"{name} is not what {job['rule']} wrote; to write it again, with the options of this command: "
+                    f"{repair_of([name], jobs)}"
                 )
 
 
@@ -200,7 +200,8 @@ def repair_of(paths: Iterable[str], jobs: list[Job], options: Sequence[str] = ()
     options  of the Snakemake that found the damage
 
     A Snakemake that may run only the rules of its targets takes all else as it is, though it follows from a target. Of
-    files that follow from each other, each has a Snakemake of its own: then the earlier one has its old bytes again.
+    files that follow from each other, each has a Snakemake of its own: then the earlier one has its old bytes again, by
+    which Snakemake knows it, unless it is larger than max-checksum-file-size.
     """
     made = makers(jobs)
     targets = {job["id"]: target_of(path, job) for path in sorted(paths) if (job := maker_of(path, made))}

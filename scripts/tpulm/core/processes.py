@@ -255,4 +255,4 @@ def cause(events: queue.Queue, index: int, words: str) -> tuple[int, str]:
 
 
 STOPPED = "stopped by "  # what a sentence about a stop begins with
-LOST = "the work of this job is lost, and the next snakemake begins it again; earlier results are kept."
+LOST = "the next snakemake resumes this job from its last snapshot, or else begins it again."

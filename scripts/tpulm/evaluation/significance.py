@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from scipy import stats
 
 from tpulm.core.random_streams import generator
-from tpulm.core.scores import Score, verdict
+from tpulm.core.scores import FEWEST, Score, verdict
 from tpulm.evaluation.intervals import interval
 
 ITEM_COLUMNS = ("score", "item", "value")
@@ -168,6 +168,8 @@ def judged(row: Mapping, again: bool) -> tuple[str, str]:
         return CANNOT_TELL, "neither items that both were scored on nor seeds that differ"
     if row["p"] >= LEVEL:
         return CANNOT_TELL, f"p = {row['p']:.2g}"
+    if row["p_seeds"] is None and row["items"] < FEWEST:
+        return CANNOT_TELL, f"{row['items']} items, where {FEWEST} are needed"
     limits = []
     if row["p_items"] is None:
         limits.append("over seeds, on these items")

@@ -213,7 +213,7 @@ def count(variables: list) -> int:
 def atomic_folder(path: str | Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path` and move it there when the block ends without an error.
 
-    A crash between leaves the folder before, or the new one, at `path` or beside it.
+    The folder before is deleted only when the new one is there; a crash between leaves it beside `path`.
     """
     path = Path(path)
     partial, before = (path.with_name(f".{path.name}.{word}") for word in ("partial", "before"))
@@ -227,6 +227,8 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         os.replace(partial, path)
         shutil.rmtree(before, ignore_errors=True)
     finally:
+        if before.exists() and not path.exists():
+            os.replace(before, path)
         shutil.rmtree(partial, ignore_errors=True)
 
 

@@ -59,9 +59,8 @@ def arrays(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterabl
     return {"tokens": tokens, "mask": mask.astype(bool), **found}
 
 
-def predicted_ids(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> np.ndarray:
-    """Return the ids of records that are predicted, int32 [tokens]; see `Records.features`."""
-    batch = arrays(records, indices, upcoming)
+def predicted_ids(batch: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the ids of a batch that are predicted, int32 [tokens]."""
     return batch["tokens"][:, 1:][predicted_tokens(batch)]
 
 

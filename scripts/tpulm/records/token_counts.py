@@ -19,7 +19,7 @@ def count_tokens(records: Records, ids_of: Callable) -> np.ndarray:
 
     All blocks of tpulm.records.order are counted, or of a long split those of about TOKENS, evenly spread.
 
-    ids_of  returns the ids of some records that are predicted: `maskable_ids` or `causal_batches.predicted_ids`
+    ids_of  returns the ids that are predicted of some records, with the arguments of `maskable_ids`
     """
     number, width = -(-len(records) // BLOCK), records.manifest["tokens_per_record"]
     blocks = np.unique(np.linspace(0, number - 1, min(number, -(-TOKENS // (BLOCK * width)))).astype(np.int64))
@@ -50,7 +50,7 @@ def laplace(counts: np.ndarray) -> np.ndarray:
 
 
 def masked_loss(held_out: np.ndarray, trained: np.ndarray, masking: dict) -> float:
-    """Return the same of a masked model, nats per masked token.
+    """Return the same loss of a masked model, nats per masked token.
 
     held_out, trained  counts of each id that is not special, int64 [ids]; masking  as `mask_batch` takes it
 

@@ -171,7 +171,7 @@ class StepCallbacks:
         if self.snapshots.folder is None:
             raise Stopped(f"{said}; {LOST}")
         self.save()
-        raise Stopped(f"{said}; the next snakemake resumes from a snapshot of it.")
+        raise Stopped(f"{said}; the next snakemake resumes from this step.")
 
     def snapshot_due(self) -> bool:
         """Return whether it is time for a snapshot that nobody asked for, in all processes alike."""

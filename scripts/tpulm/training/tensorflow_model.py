@@ -128,8 +128,8 @@ def predictions(model: transformers.TFPreTrainedModel, batch: dict[str, tf.Tenso
 
 
 def right_sum(logits: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Return how many of a batch's predictions have no likelier id than the label, float32."""
-    correct = tf.gather(logits, batch["labels"], batch_dims=2) >= tf.reduce_max(logits, -1)
+    """Return how many of a batch's labels are the first of the likeliest ids, float32."""
+    correct = tf.argmax(logits, -1, tf.int32) == tf.cast(batch["labels"], tf.int32)
     return tf.reduce_sum(tf.cast(correct, tf.float32) * batch["weights"])
 
 

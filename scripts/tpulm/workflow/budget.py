@@ -125,7 +125,7 @@ SET_UP, STARTED, JOBS_BESIDE, FORWARD = 10, 3, 2, 1 / 3
 # What the hours of a slice are for, in the order of the table.
 ITEMS = {
     "steps": "steps, estimated",
-    "error": "error of the estimate, the largest seen",
+    "error": "error of the estimate",
     "set_up": f"slices: created and set up, {SET_UP} minutes",
     "started": f"jobs: start, compile, write, {STARTED} minutes",
     "evaluation": "evaluation",
@@ -142,14 +142,15 @@ def take(run: dict, name: str) -> dict[str, float] | None:
     if plan is None or not plan["planned"] or plan["hours"] is None or "estimate_error" not in plan:
         return None
     step = plan["hours"] / (plan["recipe"]["steps"] * plan["recipe"].get("chains", 1))
-    jobs, batches = run["jobs"] + JOBS_BESIDE, HELD_OUT_RECORDS / plan["recipe"]["batch_size"]
-    hours = run["steps"] * step
+    # Beside those in training, each of the validation and of the test split.
+    evaluations = run["steps"] / (run["evaluate_every"] or run["checkpoint_every"]) + 2 * JOBS_BESIDE
+    batches, hours = HELD_OUT_RECORDS / plan["recipe"]["batch_size"], run["steps"] * step
     return {
         "steps": hours,
         "error": hours * plan["estimate_error"],
         "set_up": SET_UP / 60,
-        "started": jobs * STARTED / 60,
-        "evaluation": jobs * batches * step * FORWARD,
+        "started": (run["jobs"] + JOBS_BESIDE) * STARTED / 60,
+        "evaluation": evaluations * batches * step * FORWARD,
         "idle": IDLE_MINUTES / 60,
     }
 
@@ -168,8 +169,8 @@ def totals(pending: list[dict], topologies: list[str], prices: Mapping[str, floa
             continue
         price = prices.get(name)
         rows = {words: sum(hours[item] for _, hours in known) for item, words in ITEMS.items()}
-        rows["sum, with which spending_limit is compared"] = sum(rows.values())
-        lines.append(f"{f'pending on {name}':<48}{'hours':>10}{'cost' if price else 'no price':>12}")
+        rows["sum, if all run there"] = sum(rows.values())
+        lines.append(f"{f'pending on {name}':<48}{'hours':>10}{'no price' if price is None else 'cost':>12}")
         lines += [
             f"  {words:<46}{hours:>10,.2f}{'' if price is None else f'{hours * price:>12,.2f}'}"
             for words, hours in rows.items()

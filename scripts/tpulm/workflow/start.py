@@ -198,6 +198,7 @@ class Start:
                 "folder": self.place.prefixed(run.folder),
                 "segments": len(run.segment_ends),
                 "checkpoint_every": run.recipe["checkpoint_every"],
+                "evaluate_every": run.recipe.get("evaluate_every"),
                 "keep_checkpoints": run.recipe["keep_checkpoints"],
                 "checkpoint_bytes": checkpoint_bytes(run),
                 "recipe": planned.recipe,

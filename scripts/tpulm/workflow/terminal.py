@@ -129,7 +129,7 @@ class Terminal(logging.Handler):
                 lines.append(f"    it was killed, for example because memory ran out, or it crashed; {MEMORY}")
             lines.append(f"    log: {log}")
             text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-            if told := re.findall(rf"^(?:error: )?((?<=error: ).*|{STOPPED}.*)", text, re.MULTILINE):
+            if told := re.findall(rf"^(?:error: |(?={STOPPED}))(.*)", text, re.MULTILINE):
                 self.failures[label] = told[-1]
             if elsewhere or not SAID.search(text):
                 lines += [f"        {line}" for line in text.splitlines()[-TAIL:]]
@@ -143,8 +143,9 @@ class Terminal(logging.Handler):
         """
         said = record.getMessage()
         if self.failures and inside.ended_with_failures(said):
-            told = [f"{label}: {sentence}" for label, sentence in self.failures.items() if self.buried]
-            return "\n".join(line if f": {STOPPED}" in line else f"error: {line}" for line in told)
+            told = self.failures.items() if self.buried else ()
+            begins = ("" if sentence.startswith(STOPPED) else "error: " for _, sentence in told)
+            return "\n".join(f"{begin}{label}: {said}" for begin, (label, said) in zip(begins, told, strict=True))
         if path := inside.read_only(said):
             return f"error: {path} is read-only, and a job of this run replaces it; to allow that: chmod u+w {path}."
         target = inside.missing_target(said)
@@ -194,7 +195,7 @@ def progress(label: str, logs: list[str]) -> str:
 
 def moment(event: str, label: str) -> str:
     """Return the beginning of a line about a job: the time of day, what happens, and to which."""
-    return f"{time.strftime('%H:%M:%S')}  {event:6}  {label}"
+    return f"{time.strftime('%H:%M:%S')}  {event:7}  {label}"
 
 
 def lasted(since: float) -> str:
