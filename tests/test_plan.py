@@ -409,6 +409,7 @@ def spends(plan, tmp_path, monkeypatch):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "v5e-8.json").write_text(json.dumps(plan))
     run = {"stage": "finetune", "name": "x", "jobs": 1, "steps": 50, "checkpoints": 4, "checkpoint_bytes": 10}
+    run |= {"checkpoint_every": 50, "evaluate_every": 25}
     return run | {"recipe": STEP, "accelerator": "v5e-8", "plans": "results/plan/finetune/x"}
 
 
@@ -422,25 +423,26 @@ PRICES = {"v5e-8": 3.0}
 
 def test_spending(tmp_path, monkeypatch):
     run = spends(KEPT, tmp_path, monkeypatch)
-    # 3 jobs: a segment, evaluation and samples, in each of which 2,048 records take a third of 2 steps of 0.02 hours.
-    beside = {"set_up": 10 / 60, "started": 3 * 3 / 60, "evaluation": 3 * 2 * 0.02 / 3, "idle": 5 / 60}
+    # 3 jobs: a segment, evaluation and samples. 2 evaluations in the first, of 2 splits in each of the others: 2,048
+    # records take a third of 2 steps of 0.02 hours.
+    beside = {"set_up": 10 / 60, "started": 3 * 3 / 60, "evaluation": (2 + 4) * 2 * 0.02 / 3, "idle": 5 / 60}
     assert budget.take(run, "v5e-8") == pytest.approx({"steps": 1.0, "error": 0.5} | beside)
     # Limited is not what the steps are estimated to cost, but the bill.
-    budget.check_budget([run], 5.83, PRICES)
+    budget.check_budget([run], 5.95, PRICES)
     budget.check_budget([run | {"accelerator": None}], 0.0, PRICES)  # on this machine
-    with pytest.raises(UserError, match=r" 5\.82, .*plan\.spending_limit, 5\.81: the steps 3\.00"):
-        budget.check_budget([run], 5.81, PRICES)
+    with pytest.raises(UserError, match=r" 5\.94, .*plan\.spending_limit, 5\.93: the steps 3\.00"):
+        budget.check_budget([run], 5.93, PRICES)
     # The price is the config's, not that of the day of the plan.
-    with pytest.raises(UserError, match=r" 58\.20, .*plan\.spending_limit"):
-        budget.check_budget([run], 5.83, {"v5e-8": 30.0})
-    budget.check_budget([run | {"recipe": STEP | {"steps": 200, "seed": 1}}], 5.83, PRICES)  # the same step
+    with pytest.raises(UserError, match=r" 59\.40, .*plan\.spending_limit"):
+        budget.check_budget([run], 5.95, {"v5e-8": 30.0})
+    budget.check_budget([run | {"recipe": STEP | {"steps": 200, "seed": 1}}], 5.95, PRICES)  # the same step
     told = {"host_device_count": 8, "checkpoint_every": 10, "resources": {"hosts": 2}}  # what suggestions depend on
     assert budget.step_of(KEPT["recipe"] | told) == budget.step_of(STEP)
     budget.check_budget([run | {"recipe": STEP | {"backend": "tensorflow"}}], None, PRICES)
     table = budget.totals([run], ["v5e-8"], {"v5e-8": 4.0})
     rows = [line.rsplit(maxsplit=2)[1:] for line in table[1:-1]]
-    assert "v5e-8" in table[0] and rows[0] == ["1.00", "4.00"] and rows[-1] == ["1.94", "7.76"] and len(rows) == 7
-    assert sum(float(cost) for _, cost in rows[:-1]) == pytest.approx(7.76, abs=0.02)
+    assert "v5e-8" in table[0] and rows[0] == ["1.00", "4.00"] and rows[-1] == ["1.98", "7.92"] and len(rows) == 7
+    assert sum(float(cost) for _, cost in rows[:-1]) == pytest.approx(7.92, abs=0.02)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,6 @@ def unschedulable(pod: V1Pod) -> str | None:
 
 
 def last_error(log: str) -> str | None:
-    """Return the last sentence that a script ended with in a pod's log, such as "[mlm tiny] error: ...", or what stopped it."""
+    """Return the last sentence that a script ended with in a pod's log, such as "[mlm tiny] error: ..."."""
     found = re.findall(r"^(\[[^\]\n]+\] (?:error: |stopped by ).+)$", log, re.M)
     return found[-1] if found else None
