@@ -389,7 +389,7 @@ def test_what_costs_too_much_does_not_start(planned, tmp_path):
 
     refused = refusal("v5e-8")
     assert refused.returncode == 1 and not (workflow / "results/mlm/jax").exists()
-    assert re.search(r"error: .*plan\.spending_limit, 0\.", refused.stdout)
+    assert re.search(r"error: .*plan\.spending_limit, 0:", refused.stdout)
     other = refusal("v6e-8")
     assert other.returncode == 1 and re.search("error: .*mlm.runs.jax on v6e-8", other.stdout)
     # What trains nothing is not held up.
