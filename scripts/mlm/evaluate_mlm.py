@@ -32,6 +32,7 @@ recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 folder = Path(snakemake.input.model[0]).parent
 
 with job(snakemake.log[0], f"mlm {run}") as say:
+    manifest = read_manifest(snakemake.input.records)
     if recipe["backend"] == "tensorflow":
         from tpulm.training import tensorflow_runtime
         from tpulm.training.tensorflow_model import load_model
@@ -52,7 +53,7 @@ with job(snakemake.log[0], f"mlm {run}") as say:
         from tpulm.training.evaluation import Evaluator
         from tpulm.training.train_step import masked_lm
 
-        packing = {"packing": read_manifest(snakemake.input.records)["packing"]}
+        packing = {"packing": manifest["packing"]}
         model, distribution = load_masked(folder, f"mlm.runs.{run}", on_one_host(recipe, snakemake.resources) | packing)
         evaluator, most = Evaluator(model, distribution, masked_lm), recipe["batch_size"] // recipe["microbatches"]
         parameters = sum(array.size for array in load_arrays(folder / "model.safetensors").values())
@@ -64,9 +65,9 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     metrics = {"parameters": parameters} | measured_as(MASKED, f"mlm/{run}") | promised(recipe)
     if snakemake.input.state:
         state = read_json(snakemake.input.state)
-        metrics |= trained_for(state, read_manifest(snakemake.input.records)) | how_trained(state)
-    trained, special = np.load(snakemake.input.counts), read_manifest(snakemake.input.records)["special_ids"]
-    ordinary = ordinary_ids(len(trained), tuple(special.values()))
+        metrics |= trained_for(state, manifest) | how_trained(state)
+    trained = np.load(snakemake.input.counts)
+    ordinary = ordinary_ids(len(trained), tuple(manifest["special_ids"].values()))
     for split in ("validation", "test"):
         records = open_records(snakemake.input.records, split)
         counts = count_tokens(records, maskable_ids)

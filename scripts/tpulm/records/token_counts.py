@@ -52,7 +52,8 @@ def laplace(counts: np.ndarray) -> np.ndarray:
 def masked_loss(held_out: np.ndarray, trained: np.ndarray, masking: dict) -> float:
     """Return the same loss of a masked model, nats per masked token.
 
-    held_out, trained  counts of each id that is not special, int64 [ids]; masking  as `mask_batch` takes it
+    held_out, trained  counts of each id that is not special, int64 [ids]
+    masking            as `mask_batch` takes it, with a share of random tokens
 
     With frequencies q of the held-out text and p of training text, a token that is hidden costs -sum q ln p. One that
     is seen is either the true one, in a share k of all, or one of n ids at random, in a share r: to the model, the true
@@ -62,10 +63,8 @@ def masked_loss(held_out: np.ndarray, trained: np.ndarray, masking: dict) -> flo
     truth, model = held_out / held_out.sum(), laplace(trained)
     hidden, random = masking["mask_replace_prob"], masking["random_replace_prob"] / len(model)
     kept = 1 - masking["mask_replace_prob"] - masking["random_replace_prob"]
-    loss = -hidden * np.log(model)
     seen = kept * model + random  # the probability of each id where one is seen
-    if kept + random > 0:
-        loss -= (kept + random) * np.log((kept + random) * model / seen)
-    if random:  # another one than the true one is seen
-        loss -= random * ((len(model) - 1) * np.log(random * model) - (np.log(seen).sum() - np.log(seen)))
+    loss = -hidden * np.log(model) - (kept + random) * np.log((kept + random) * model / seen)
+    # Another one than the true one is seen.
+    loss -= random * ((len(model) - 1) * np.log(random * model) - (np.log(seen).sum() - np.log(seen)))
     return float(truth @ loss)

@@ -55,16 +55,16 @@ def standing_of_tuned(
     of_text = figures["loss"]["finetune_test"]
     before, after, unit = of_text["before"]["loss"], of_text["after"]["loss"], "nats per token"
     score = next((one for one in scores if one.metric == BITS_PER_BYTE and one.on.startswith("finetune-text ")), None)
-    better, simpler, told = after < before, None, ""
-    if score and BASE in score.baselines and score.few:
-        better, figures_of_both = True, f"{score.value:.2f} bits per byte, its base model {score.baselines[BASE]:.2f}"
-        told = f"It has {figures_of_both}, on {too_few(score)}"
-    elif score and BASE in score.baselines:
+    better, simpler, few = after < before, None, ""
+    if score and BASE in score.baselines:
         before, after, unit = score.baselines[BASE], score.value, "bits per byte"
-        better, simpler = score.beside(before) == BETTER, score.baselines.get("5-gram")
+        better, simpler = score.few or score.beside(before) == BETTER, score.baselines.get("5-gram")
+        few = f" The score is of {too_few(score)}" if score.few else ""
     beside = f"{'Better' if better else 'No better'} than its base model on the finetuning text"
     others = f"that has {before:.2f}"
-    if simpler and simpler < after:
+    if few:
+        beside, others = "On the finetuning text", f"its base model has {before:.2f}"
+    elif simpler and simpler < after:
         beside = f"{beside}, {'but ' if better else ''}worse than a 5-gram model of it"
         others = f"the base model has {before:.2f} and the 5-gram model {simpler:.2f}"
     answers = next((one for one in scores if one.group == RESPONSES), None)
@@ -74,11 +74,11 @@ def standing_of_tuned(
         said = f"{share} of its responses to {answers.items:,} held-out prompts are right"
         frequent = answers.baselines["most frequent response"]
         if answers.few:
-            said = f"{said}, too few to compare: {FEWEST} are needed"
+            said = f"{said}; these are too few to compare, {FEWEST} are needed"
         elif answers.beside(frequent) != BETTER:
             said, better = f"{said}; the most frequent response alone would be right in {frequent:.0%}", False
         sentences.append(f"{said}.")
-    sentences.append(told or f"{beside}: {after:.2f} {unit}, where {others}.")
+    sentences.append(f"{beside}: {after:.2f} {unit}, where {others}.{few}")
     if (rise := forgotten(figures)) > FORGOTTEN:
         how_much = "much" if rise > MUCH else "a large part" if rise > MUCH / 2 else "some"
         sentences.append(f"It has forgotten {how_much} of the corpus: the loss there rose by {rise:.0%}.")
