@@ -139,7 +139,8 @@ def test_both_trainers_are_one(trained_by_both):
     np.testing.assert_allclose(ours["all"]["norms"], theirs["all"]["norms"], rtol=1e-3)
     assert 0 < max(ours["all"]["accuracies"]) < 1
     assert ours["held_out"] == pytest.approx(theirs["held_out"], rel=1e-4)
-    assert len(ours["all"]["losses"]) == 20 and ours["all"]["losses"][-1] < ours["all"]["losses"][0]
+    losses = ours["all"]["losses"]
+    assert len(losses) == 20 and np.mean(losses[-5:]) < np.mean(losses[:5])
 
 
 LAYOUT = """

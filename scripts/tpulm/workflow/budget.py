@@ -172,7 +172,7 @@ def totals(pending: list[dict], topologies: list[str], prices: Mapping[str, floa
         rows["sum, if all run there"] = sum(rows.values())
         lines.append(f"{f'pending on {name}':<48}{'hours':>10}{'no price' if price is None else 'cost':>12}")
         lines += [
-            f"  {words:<46}{hours:>10,.2f}{'' if price is None else f'{hours * price:>12,.2f}'}"
+            f"  {words:<46}{hours:>10,.2f}{'' if price is None else f' {hours * price:>11,.2f}'}"
             for words, hours in rows.items()
         ]
         disk = sum(run["checkpoint_bytes"] * run["checkpoints"] for run, _ in known)

@@ -195,7 +195,7 @@ def progress(label: str, logs: list[str]) -> str:
 
 def moment(event: str, label: str) -> str:
     """Return the beginning of a line about a job: the time of day, what happens, and to which."""
-    return f"{time.strftime('%H:%M:%S')}  {event:7}  {label}"
+    return f"{time.strftime('%H:%M:%S')}  {event:6}  {label}"
 
 
 def lasted(since: float) -> str:
