@@ -162,7 +162,7 @@ def rows(count, seed):
 
 TRAINING = {
     "steps": 60, "checkpoint_every": 30, "batch_size": 16, "learning_rates": [3e-3], "sequence_length": 16,
-    "schedule": {"shape": "linear", "warmup_steps": 4},
+    "schedule": {"shape": "constant", "warmup_steps": 4},
 }  # fmt: skip
 TASKS = {
     "which": TRAINING | {
