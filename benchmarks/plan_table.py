@@ -176,7 +176,7 @@ def fit(programs: dict[str, dict], table: dict[str, dict], names: list[str]) -> 
 def compare() -> tuple[tuple[float, ...], dict[str, float], list[dict]]:
     """Return the factors, the errors of an estimate, and a comparison of each row.
 
-    Of a version with ENOUGH rows, the error is that of these; "all" is for the others.
+    A version with ENOUGH rows has an error of its own; "all" is for the others.
 
     Each: measured, lower_bound, estimated with all rows, and left_out, estimated with factors that were fitted
     without the row; rows that are not fitted have no left_out.

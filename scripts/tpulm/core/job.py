@@ -15,9 +15,9 @@ from tpulm.core.job_record import recorded
 from tpulm.core.processes import LOST, STOPPED, Stopped, count, number
 from tpulm.core.secrets import redact_file, redacted
 
-# What the machine, and not the program, can be at fault for.
+# Faults of the machine, and not of the program.
 FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EIO, errno.EMFILE}
-# What libraries in Rust and C++, such as safetensors, say in text only. Services say "Permission denied", too.
+# Libraries in Rust and C++, such as safetensors, say these in text only. Services say "Permission denied", too.
 TOLD = [os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EIO)]
 
 # How JAX and TensorFlow say that a device, or the memory here, is too small; and what a user can do about it.

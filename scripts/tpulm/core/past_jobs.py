@@ -199,9 +199,9 @@ def repair_of(paths: Iterable[str], jobs: list[Job], options: Sequence[str] = ()
 
     options  of the Snakemake that found the damage
 
-    A Snakemake that may run only the rules of its targets takes all else as it is, though it follows from a target. Of
-    files that follow from each other, each has a Snakemake of its own: then the earlier one has its old bytes again, by
-    which Snakemake knows it, unless it is larger than max-checksum-file-size.
+    A Snakemake that may run only the rules of its targets takes all else as it is, though it follows from a target.
+    Files that follow from each other have a Snakemake each: the earlier one has its old bytes again by then, which
+    Snakemake compares, unless it is larger than max-checksum-file-size.
     """
     made = makers(jobs)
     targets = {job["id"]: target_of(path, job) for path in sorted(paths) if (job := maker_of(path, made))}

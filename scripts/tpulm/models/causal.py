@@ -134,7 +134,7 @@ def load_on_host(preset: str | Path) -> keras.Model:
 def prepare_tuning(model: keras.Model, spec: ModelSpec) -> None:
     """Make the variables that a run tunes the trainable ones: with method lora those of LoRA only, else all.
 
-    LoRA's matrices are float32; `draw_adapter` draws A, B is zero. What they add is alpha / rank times A @ B.
+    LoRA's matrices are float32; `draw_adapter` draws A, B is zero. They add alpha / rank times A @ B.
     Raises UserError for a target that the model has no layer of.
     """
     if spec.only_lora:

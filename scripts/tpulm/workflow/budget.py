@@ -118,11 +118,11 @@ def step_of(recipe: dict) -> dict:
     return kept | {"clips": recipe.get("optimizer", {}).get("global_clipnorm") is not None}
 
 
-# What is paid beside the steps, assumed: minutes until a slice is set up, and for each job to start, read weights,
+# Paid beside the steps, assumed: minutes until a slice is set up, and for each job to start, read weights,
 # compile and write; jobs of a run beside its segments, which evaluate and sample; the time of a record in evaluation,
 # as a share of that in training.
 SET_UP, STARTED, JOBS_BESIDE, FORWARD = 10, 3, 2, 1 / 3
-# What the hours of a slice are for, in the order of the table.
+# Uses of the hours of a slice, in the order of the table.
 ITEMS = {
     "steps": "steps, estimated",
     "error": "error of the estimate",
