@@ -9,27 +9,29 @@ from tpulm.planning import estimate
 from tpulm.planning.estimate import times
 from tpulm.planning.hlo import Computation, Instruction, parse
 from tpulm.planning.links import Links
-from tpulm.planning.timeline import Reader, Timeline, Uses, read
+from tpulm.planning.totals import Counter, read
 
 COSTLIEST = 5  # groups that are shown
 WRAPPERS = re.compile(r"jit\(\w+\)/|checkpoint/|rematted_computation/|vmap\(|shard_map/|while/body/|closed_call/|\)")
 
 
-class Costs(Reader):
-    """Reads a timeline, and notes what each group of instructions takes, one at a time."""
+class Costs(Counter):
+    """Counts what a device does, and notes what each group of instructions takes."""
 
-    def work(self, computation: Computation, instruction: Instruction, turns: int, uses: Uses) -> Timeline:
-        """Return the entries of an instruction, and add its seconds to its group."""
-        entries = super().work(computation, instruction, turns, uses)
+    def work(self, computation: Computation, instruction: Instruction, trip_count: int, counted: set[str]) -> None:
+        """Count an instruction, and add its seconds to its group."""
         if not hasattr(self, "groups"):
             self.groups: dict[str, float] = defaultdict(float)
+        before = self.seconds()
+        super().work(computation, instruction, trip_count, counted)
+        self.groups[group_of(instruction)] += self.seconds() - before
+
+    def seconds(self) -> float:
+        """Return the estimate of all that was counted so far."""
         compute, memory, links = estimate.FACTORS
-        for entry in entries:
-            if entry[0] == "run":
-                self.groups[group_of(instruction)] += turns * max(entry[1] / compute, entry[2] / memory)
-            elif entry[0] == "send":
-                self.groups[f"{instruction.opcode}, waited for"] += turns * max(entry[1] / links, entry[2] / memory)
-        return entries
+        done = self.totals
+        arithmetic, traffic = done.flops / self.slice.flops / compute, done.bytes / self.slice.hbm_bandwidth / memory
+        return arithmetic + traffic + done.seconds / links
 
 
 def group_of(instruction: Instruction) -> str:
@@ -47,7 +49,7 @@ def found_in(text: str, coordinates: list, known: dict, slice_: Topology) -> dic
     found = read(text, slice_, coordinates)
     time = times(found, slice_)
     costs = Costs(parse(text), slice_, Links(tuple(map(tuple, coordinates)), slice_.link_bandwidth, slice_.dimensions))
-    costs.read()
+    costs.add(costs.module.entry)
     groups = sorted(costs.groups.items(), key=lambda item: -item[1])[: 4 * COSTLIEST]
     kept = {name: time[name] for name in ("estimated_seconds", "lower_bound_seconds", "bound_by", "seconds")}
     return known | kept | {"devices": len(coordinates), "groups": dict(groups)}

@@ -14,7 +14,7 @@ from tpulm.planning import estimate
 from tpulm.planning.estimate import times
 from tpulm.planning.hlo import parse
 from tpulm.planning.links import Links, groups_of
-from tpulm.planning.timeline import read, seconds
+from tpulm.planning.totals import read
 from tpulm.planning.work import flops, hbm_bytes
 
 compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not to be had here")
@@ -139,7 +139,7 @@ LOOPS = (
 def test_a_loop_counts_as_often_as_it_runs():
     found = read(entry(*LOOPS, before=LOOP), V5E, EIGHT)
     assert found["bytes"] == 5 * 2 * 4 * 1024  # 0, 2, 4, 6, 8
-    assert found["timeline"][0][:2] == ["loop", 5] and found["uncounted"] == []
+    assert found["uncounted"] == []
     said = [line + (', backend_config={"known_trip_count":{"n":"7"}}' if "while" in line else "") for line in LOOPS]
     assert read(entry(*said, before=LOOP), V5E, EIGHT)["bytes"] == 7 * 2 * 4 * 1024
     # One that ends by what it computes counts once, and is named.
@@ -161,57 +161,40 @@ def test_devices_of_a_group():
         assert sorted(found.ravel().tolist()) == list(range(8)), groups
 
 
-def gathered(coordinates: list, groups: str, dimensions: int) -> tuple[float, float]:
-    """Return the seconds of gathering 8,000 bytes over links of 1,000 bytes per second, and the least."""
+def gathered(coordinates: list, groups: str, dimensions: int) -> float:
+    """Return the least seconds of gathering 8,000 bytes over links of 1,000 bytes per second."""
     text = entry(
         "%p = s8[1000]{0} parameter(0)",
         f"ROOT %all-gather = s8[8000]{{0}} all-gather(%p), replica_groups={groups}, dimensions={{0}}",
     )
     module = parse(text)
     links = Links(tuple(map(tuple, coordinates)), 1000.0, dimensions)
-    transfer = links.transfer(module.entry, module.entry.instructions["all-gather"])
-    return transfer.seconds, transfer.least
+    return links.transfer(module.entry, module.entry.instructions["all-gather"]).seconds
 
 
 @unit
-def test_a_collective_has_the_links_of_its_dimensions():
+def test_a_collective_has_all_links_of_a_chip():
     line = [[x, 0, 0] for x in range(8)]
     ring = [[x, 0, 0] for x in range(16)]
     cube = [[x, y, z] for x in range(4) for y in range(4) for z in range(4)]
-    assert gathered(line, "[1,8]<=[8]", 2) == (7.0, 7.0)  # the chip at the end has one link
-    assert gathered(ring, "[1,16]<=[16]", 2) == pytest.approx((7.5 / 2, 7.5 / 2))
-    # Along one dimension of three: two of six links. No algorithm could do with less than all of them.
-    assert gathered(cube, "[16,4]<=[64]", 3) == pytest.approx((6.0 / 2, 6.0 / 6))
+    assert gathered(line, "[1,8]<=[8]", 2) == 7.0  # the chip at the end has one link
+    assert gathered(ring, "[1,16]<=[16]", 2) == pytest.approx(7.5 / 2)
+    # Along one dimension of three, too: no algorithm could do with less than all six.
+    assert gathered(cube, "[16,4]<=[64]", 3) == pytest.approx(6.0 / 6)
     # The two cores of a chip of v3 share its links, and what one has, the other need not be sent.
     cores = [chip for chip in ([0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0]) for _ in range(2)]
-    assert gathered(cores, "[1,8]<=[8]", 2) == pytest.approx((6.0 / 2, 6.0 / 2))
+    assert gathered(cores, "[1,8]<=[8]", 2) == pytest.approx(6.0 / 2)
     # Each core in a group of its own: twice as much over the same links.
-    assert gathered(cores, "[2,4]<=[4,2]T(1,0)", 2) == pytest.approx((2 * 6.0 / 2, 2 * 6.0 / 2))
-    assert gathered(cores, "[4,2]<=[8]", 2) == (0.0, 0.0)  # within chips
-
-
-@unit
-def test_what_overlaps_and_what_cannot():
-    work = ["run", 3.0, 1.0]
-    assert seconds([work, ["run", 1.0, 2.0]]) == 5.0  # each the longer of the two, one after the other
-    assert seconds([work, ["run", 1.0, 2.0]], compute=0.5, memory=0.25) == 6.0 + 8.0
-    assert seconds([["send", 2.0, 0.5], work]) == 5.0
-    assert seconds([["start", "a", 2.0, ""], work, ["wait", "a"]]) == 3.0
-    assert seconds([["start", "a", 2.0, ""], work, ["wait", "a"]], links=0.5) == 4.0
-    assert seconds([["start", "a", 2.0, ""], ["start", "b", 2.0, ""], work, ["wait", "b"]]) == 4.0  # the same links
-    opposite = [["start", "a", 2.0, "0>1"], ["start", "b", 2.0, "0>7"], work, ["wait", "b"]]
-    assert seconds(opposite) == 3.0
-    assert seconds([["copy", "c", 4.0], ["start", "a", 2.0, ""], work, ["wait", "c"], ["wait", "a"]]) == 4.0
-    assert seconds([["loop", 3, [["start", "a", 2.0, ""], work, ["wait", "a"]]], work]) == 12.0
-    assert seconds([work, ["start", "a", 2.0, ""]]) == 5.0  # nothing goes on after the end
+    assert gathered(cores, "[2,4]<=[4,2]T(1,0)", 2) == pytest.approx(2 * 6.0 / 2)
+    assert gathered(cores, "[4,2]<=[8]", 2) == 0.0  # within chips
 
 
 @unit
 def test_a_program_of_several_steps_is_shared_between_them():
-    found = {"flops": 4e12, "bytes": 4e9, "collective_bytes": {"all-reduce": 8}, "link_seconds": 0.4, "uncounted": []}
-    found["timeline"] = [["loop", 4, [["run", 0.005, 0.001], ["send", 0.2, 0.0]]]]
+    found = {"flops": 4 * 0.005 * V5E.flops, "bytes": 4 * 0.001 * V5E.hbm_bandwidth, "link_seconds": 0.4}
+    found |= {"collective_bytes": {"all-reduce": 8}, "uncounted": []}
     one, slow = times(found, V5E, 4, (1.0, 1.0, 1.0)), times(found, V5E, 4, (0.5, 0.5, 0.5))
-    assert one["estimated_seconds"] == pytest.approx(0.205) and slow["estimated_seconds"] == pytest.approx(0.41)
+    assert one["estimated_seconds"] == pytest.approx(0.106) and slow["estimated_seconds"] == pytest.approx(0.212)
     assert one["lower_bound_seconds"] == slow["lower_bound_seconds"] == 0.1 and one["bound_by"] == "interconnect"
     assert one["cost"]["collective_bytes"] == {"all-reduce": 2}
     nothing = times(dict.fromkeys(found), V5E)
@@ -225,7 +208,7 @@ import jax, jax.numpy as jnp, numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tpulm.core.accelerators import topology
-from tpulm.planning.timeline import read
+from tpulm.planning.totals import read
 
 devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices
 mesh = Mesh(np.array(devices).reshape(4, 2), ("batch", "model"))
@@ -272,7 +255,7 @@ def test_real_programs(tmp_path):
     assert parts["flops"] == pytest.approx(4 * (3 * 2 - 1) * 2 * 512 * matrix)
     assert 0.9 < spread["flops"] / spread["counted_once"] < 1.01
     for found in (spread, parts):
-        assert found["uncounted"] == [] and found["bytes"] > 0 and found["timeline"]
+        assert found["uncounted"] == [] and found["bytes"] > 0
 
 
 # Against measurements
@@ -379,9 +362,7 @@ def test_the_factors_are_those_that_fit_the_measured_steps():
         assert 0 < line["lower_bound"] <= line["measured"], line
         assert line["lower_bound"] <= line["estimated"], line
     assert sum(bool(rows[line["name"]]["fit"]) for line in found) >= 6
-    # Versions that no factor has seen; only steps on v3 are bound by HBM.
-    versions = module.without_version()
-    assert [name for name, off in versions.items() if abs(off) > module.TOLERANCE] == ["v3"]
+    assert max(map(abs, module.without_version().values())) < module.TOLERANCE  # versions that no factor has seen
 
 
 @compiler
@@ -402,4 +383,3 @@ print("RESULT" + json.dumps(json.loads((plan_table.STEPS / "{name}.json").read_t
     kept = json.loads((ROOT / f"benchmarks/results/steps/{name}.json").read_text())
     for key in ("flops", "bytes", "link_seconds"):
         assert found[key] == pytest.approx(kept[key], rel=0.01)
-    assert seconds(found["timeline"]) == pytest.approx(seconds(kept["timeline"]), rel=0.01)

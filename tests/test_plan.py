@@ -119,7 +119,7 @@ def test_what_the_compiler_takes_fits_and_what_is_suggested_the_config_allows(tm
     small |= {"vocabulary": {"size": 320, "pad": 3}, "mesh": [1, 1], "precision": "float32", "sequence_length": 32}
     said = {"arguments": 10 * 2**30, "temporaries": 5 * 2**30, "program": 2**20, "total": 15.7 * 2**30, "usable": None}
     said |= {"flops": 1.0, "bytes": 1.0, "collective_bytes": {}, "link_seconds": 0.0, "uncounted": []}
-    said |= {"timeline": [["run", 1e-3, 1e-3]], "program_sha256": "0" * 64}
+    said |= {"program_sha256": "0" * 64}
     taken = ("mlm", small | COMMON | {"batch_size": 2}, "v5e-1", said)
     run = small | COMMON | {"remat": True, "precision": "mixed_bfloat16", "batch_size": 8}
     virtual = run | {"mesh": [-1, 1], "host_device_count": 8}

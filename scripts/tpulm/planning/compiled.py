@@ -1,4 +1,4 @@
-"""Properties of a program compiled for a TPU: memory, FLOPs, bytes moved and sent, and its timeline.
+"""Properties of a program compiled for a TPU: memory, FLOPs, bytes moved and sent.
 
 Needs tpulm.training.runtime.start first.
 """
@@ -13,7 +13,7 @@ import jax
 from tpulm.core.accelerators import Topology
 from tpulm.core.devices import cache_folder
 from tpulm.core.files import read_json, sha256, write_json
-from tpulm.planning.timeline import read
+from tpulm.planning.totals import read
 from tpulm.workflow.code_inputs import imported
 
 # What is wanted, and what the compiler leaves to a program on this chip.
@@ -25,8 +25,8 @@ UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 def readers() -> list[Path]:
     """Return the files that decide how a compiled program is read."""
-    timeline = Path(__file__).with_name("timeline.py")
-    return [Path(__file__), timeline, *sorted(imported(timeline, Path(__file__).parents[2]))]
+    totals = Path(__file__).with_name("totals.py")
+    return [Path(__file__), totals, *sorted(imported(totals, Path(__file__).parents[2]))]
 
 
 def program_sha256(lowered: jax.stages.Lowered) -> str:
@@ -35,14 +35,14 @@ def program_sha256(lowered: jax.stages.Lowered) -> str:
 
 
 def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: list, attended: float = 1.0) -> dict:
-    """Return what the compiler says of a program, per device: bytes of memory, and what `timeline.read` returns; and
+    """Return what the compiler says of a program, per device: bytes of memory, and what `totals.read` returns; and
     the program's SHA-256.
 
     devices   of a topology description, in the order of the program's partitions
-    attended  see `tpulm.planning.timeline.read`
+    attended  see `tpulm.planning.totals.read`
 
     The same program for the same slice and compiler is compiled once in a folder. Where it does not fit, the
-    compiler stops and says only how much it needs in all, and how much is usable: then arguments and timeline are
+    compiler stops and says only how much it needs in all, and how much is usable: then arguments and flops are
     None; where it does, usable is.
     """
     same = program_sha256(lowered)
@@ -68,7 +68,7 @@ def compile_and_read(lowered: jax.stages.Lowered, slice_: Topology, places: list
         total, usable = (
             round(float(number) * UNITS[unit]) for number, unit in (wanted.group(1, 2), wanted.group(3, 4))
         )
-        nothing = dict.fromkeys(("arguments", "temporaries", "program", "timeline"))
+        nothing = dict.fromkeys(("arguments", "temporaries", "program", "flops"))
         return nothing | {"total": total, "usable": usable}
     memory = program.memory_analysis()
     total = (

@@ -25,16 +25,12 @@ class Transfer:
     sent     bytes that a device sends by a ring algorithm (Thakur, Rabenseifner and Gropp 2005): with n devices in a
              group and S bytes of a whole array, all-reduce 2 S (n-1)/n, all-gather, reduce-scatter and all-to-all
              S (n-1)/n, collective-permute S
-    seconds  over the links of the dimensions that its groups extend in, each at its peak
-    least    seconds over all links that a chip of the slice has, each at its peak: no algorithm takes less
-    way      which links those are: empty for those of collectives of groups, else a way that devices pass something on
+    seconds  over all links that a chip of the slice has, each at its peak: no algorithm takes less
     """
 
     kind: str
     sent: int
     seconds: float
-    least: float
-    way: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,12 +69,10 @@ class Links:
             arrays = arrays[sources : 2 * sources]
         whole = sum(array.bytes for array in arrays)
         if kind == "collective-permute":
-            seconds = whole / self.bandwidth
             pairs = re.search(r"source_target_pairs=\{(.*?)\}\}", instruction.attributes)
             ends = re.findall(r"\{(\d+),(\d+)", pairs[0]) if pairs else []
-            if all(self.coordinates[int(a)] == self.coordinates[int(b)] for a, b in ends):
-                seconds = 0.0
-            return Transfer(kind, whole, seconds, seconds / self.most, ">".join(ends[0]) if ends else "")
+            within = all(self.coordinates[int(a)] == self.coordinates[int(b)] for a, b in ends)
+            return Transfer(kind, whole, 0.0 if within else whole / self.bandwidth / self.most)
         groups = groups_of(instruction.attributes, len(self.coordinates))
         count = groups.shape[1]
         whole *= count if kind == "reduce-scatter" else 1
@@ -88,10 +82,8 @@ class Links:
         distinct = len(set(chips))
         # Devices of a chip that are in different groups share its links.
         share = (distinct - 1) / distinct * self.per_chip / (count / distinct) * twice * whole
-        axes = [axis for axis in range(len(self.shape)) if len({chip[axis] for chip in chips}) > 1]
-        used = sum(self.along(axis) for axis in axes) or 1
         sent = round(whole * twice * (count - 1) / count)
-        return Transfer(kind, sent, share / used / self.bandwidth, share / self.most / self.bandwidth)
+        return Transfer(kind, sent, share / self.most / self.bandwidth)
 
     @cached_property
     def most(self) -> int:

@@ -1,0 +1,131 @@
+"""What a device does in a compiled program: arithmetic, traffic with HBM and traffic between chips, loops unrolled."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tpulm.core.accelerators import Topology
+from tpulm.planning.hlo import Computation, Instruction, Module, parse
+from tpulm.planning.links import KINDS, Links, Transfer
+from tpulm.planning.work import flops, hbm_bytes, uncounted
+
+BRANCHES = ("branch_computations", "true_computation", "false_computation")  # attributes that name branches
+
+
+@dataclass
+class Totals:
+    """What a device does, everything in loops counted as often as it runs.
+
+    flops, bytes  of multiplications of matrices; across HBM
+    sent          bytes to other devices by kind of collective
+    seconds       that the links of a chip need for it at least
+    """
+
+    flops: float = 0.0
+    bytes: float = 0.0
+    sent: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class Counter:
+    """Counts what a device of a slice does in a program."""
+
+    def __init__(self, module: Module, slice_: Topology, links: Links, attended: float = 1.0):
+        """Remember what a program is for; `attended` as `tpulm.planning.work.flops` has it."""
+        self.module, self.slice, self.links, self.attended = module, slice_, links, attended
+        self.totals = Totals()
+        self.unknown: list[str] = []  # loops that do not say how often they run
+
+    def add(self, computation: Computation, trip_count: int = 1) -> None:
+        """Add to `totals` what a computation does, `trip_count` times.
+
+        A loop that does not say how often it runs counts once, and stands in `unknown`.
+        """
+        counted: set[str] = set()  # asynchronous collectives, which stand in each of the fusions that they run beside
+        for instruction in computation.instructions.values():
+            opcode = instruction.opcode
+            if opcode == "while":
+                known = self.module.trip_count(instruction)
+                if known is None:
+                    self.unknown.append(instruction.name)
+                self.add(self.module.called(instruction, "body"), trip_count * (known or 1))
+            elif opcode == "conditional":
+                self.add(self.cheapest(instruction), trip_count)
+            elif opcode == "call":
+                self.add(self.module.called(instruction, "to_apply"), trip_count)
+            elif not opcode.endswith("-done"):
+                self.work(computation, instruction, trip_count, counted)
+
+    def cheapest(self, conditional: Instruction) -> Computation:
+        """Return the branch of a conditional that takes the least time at the peaks of the chip."""
+
+        def seconds(branch: Computation) -> float:
+            counter = Counter(self.module, self.slice, self.links, self.attended)
+            counter.add(branch)
+            done = counter.totals
+            return done.flops / self.slice.flops + done.bytes / self.slice.hbm_bandwidth + done.seconds
+
+        names = [name for how, names in conditional.called.items() if how.endswith(BRANCHES) for name in names]
+        return min((self.module.computations[name] for name in names), key=seconds)
+
+    def work(self, computation: Computation, instruction: Instruction, trip_count: int, counted: set[str]) -> None:
+        """Add an instruction that is no loop; `counted`  asynchronous collectives, to which it adds those inside of it."""
+        self.totals.flops += trip_count * flops(self.module, computation, instruction, self.attended)
+        self.totals.bytes += trip_count * hbm_bytes(self.module, computation, instruction)
+        if instruction.opcode.removesuffix("-start") in KINDS:
+            self.send(self.links.transfer(computation, instruction), trip_count)
+        for name, inner, collective in collectives_inside(self.module, instruction):
+            if name not in counted:
+                fused = inner.name.startswith("all-reduce-scatter")
+                self.send(self.links.transfer(inner, collective, fused), trip_count)
+            counted |= {name} - {""}
+
+    def send(self, transfer: Transfer, trip_count: int) -> None:
+        """Add a transfer to the totals, `trip_count` times."""
+        kinds = self.totals.sent
+        kinds[transfer.kind] = kinds.get(transfer.kind, 0) + trip_count * transfer.sent
+        self.totals.seconds += trip_count * transfer.seconds
+
+
+def collectives_inside(module: Module, instruction: Instruction) -> list[tuple[str, Computation, Instruction]]:
+    """Return the collectives in a fusion: a name, empty where the core waits for it, where they stand, and each.
+
+    An asynchronous one stands in each of the fusions that it runs beside; channel and chain together name it.
+    """
+    if instruction.opcode != "fusion":
+        return []
+    inner = module.called(instruction, "calls")
+    found = []
+    for inside in inner.instructions.values():
+        if inside.opcode in KINDS:
+            marks = [
+                part for part in inside.attributes.replace('"', "").split(",") if "chan" in part or "chain_id" in part
+            ]
+            found.append((" ".join(sorted(marks)) if "chain_id" in inside.attributes else "", inner, inside))
+        elif inside.opcode == "fusion":
+            found += collectives_inside(module, inside)
+    return found
+
+
+def read(text: str, slice_: Topology, coordinates: Iterable[Iterable[int]], attended: float = 1.0) -> dict:
+    """Return what a device does in a compiled program for a slice.
+
+    coordinates  of the chip of each device, in the order of the program's partitions
+    attended     share of pairs of positions that kernels of attention compute
+
+    flops, bytes      of multiplications of matrices; across HBM
+    collective_bytes  sent to other devices, by kind
+    link_seconds      the least that the links of a chip need for it
+    uncounted         kernels whose FLOPs, and loops whose trip_count, nobody knows
+    """
+    module = parse(text)
+    links = Links(tuple(map(tuple, coordinates)), slice_.link_bandwidth, slice_.dimensions)
+    counter = Counter(module, slice_, links, attended)
+    counter.add(module.entry)
+    totals = counter.totals
+    return {
+        "flops": totals.flops,
+        "bytes": totals.bytes,
+        "collective_bytes": totals.sent,
+        "link_seconds": totals.seconds,
+        "uncounted": sorted({*uncounted(module), *counter.unknown}),
+    }
