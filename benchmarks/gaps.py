@@ -7,6 +7,7 @@ from tpulm.config.reading import read_config
 from tpulm.config.runs import Run, runs_of
 from tpulm.core.files import read_json
 from tpulm.core.live_metrics import GAP, read
+from tpulm.planning.estimate import of_roofs
 
 PLANS = ROOT / "benchmarks/results/recipe_plans.json"
 RATE = 1e9  # bytes a second that each host reads and writes: an assumption
@@ -91,5 +92,5 @@ def planned() -> list[tuple[str, Run, str, float]]:
         for key, slices in runs.items():
             for slice_, plan in slices.items():
                 if plan["planned"] and key in by_key:
-                    found.append((name, by_key[key], slice_, plan["estimated_seconds"]))
+                    found.append((name, by_key[key], slice_, of_roofs(plan["seconds"])["estimated_seconds"]))
     return found

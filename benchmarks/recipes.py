@@ -31,6 +31,7 @@ from ruamel.yaml import YAML
 from tpulm.config.reading import read_config
 from tpulm.core.accelerators import GIB, topology
 from tpulm.core.files import read_json
+from tpulm.planning.estimate import of_roofs
 from tpulm.specs.artifacts import experiment_folder, in_experiment
 from tpulm.specs.label_heads import masked_model
 from tpulm.workflow.budget import Planned, planned_of
@@ -40,15 +41,7 @@ PUBLISHED = ROOT / "benchmarks/published_tasks.yaml"
 PLANS, RESULT = ROOT / "benchmarks/results/recipe_plans.json", ROOT / "benchmarks/results/recipes.md"
 NOT_YET = {"planned": False, "reason": "not compiled yet"}
 STALE = {"planned": False, "reason": "changed since it was compiled"}
-KEPT = (
-    "program_sha256",
-    "lower_bound_seconds",
-    "estimated_seconds",
-    "bound_by",
-    "model_flops_utilisation",
-    "tokens_per_second",
-    "hours",
-)
+KEPT = ("program_sha256", "attention", "total", "hbm", "seconds", "devices", "model_flops")
 
 
 def planned_runs(recipe: Path) -> list[tuple[Planned, str]]:
@@ -124,20 +117,13 @@ def plan_few(recipe: Path, planned: Planned, slice_: str, depths: list[int], tex
         made = utilisation.text_in(texts, name, lambda: utilisation.program_of(run, described, slice_, layers))  # noqa: B023
         programs[str(layers)] = utilisation.found_in(*made, topology(slice_))
     found = utilisation.whole(programs)
-    step, hbm = found["estimated_seconds"], topology(slice_).hbm
+    hbm = topology(slice_).hbm
     if found["total"] > hbm:
         return {
             "planned": False,
             "reason": f"it needs {found['total'] / GIB:.1f} of {hbm / GIB:.0f} GiB by {depths} layers",
         }
-    return {
-        "planned": True,
-        "layers": depths,
-        "hbm": hbm,
-        "model_flops_utilisation": utilisation.utilisation(found, topology(slice_)),
-        "tokens_per_second": found["tokens"] / step,
-        "hours": step * run.recipe["steps"] * len(planned.chains) / 3600,
-    } | {name: found[name] for name in ("attention", "total", *KEPT[:4])}
+    return {"planned": True, "layers": depths} | {name: (found | {"hbm": hbm})[name] for name in KEPT}
 
 
 def kept(found: dict) -> dict:
@@ -146,8 +132,8 @@ def kept(found: dict) -> dict:
         return {"planned": False, "reason": found["reason"]}
     if not found["memory"]["fits"]:
         return {"planned": False, "reason": found["sentence"]}
-    memory = {name: found["memory"][name] for name in ("total", "hbm")}
-    return {"planned": True, "attention": found["attention"]} | memory | {name: found[name] for name in KEPT}
+    flat = found | found["memory"] | {"model_flops": found["model_flops_per_step"]}
+    return {"planned": True} | {name: flat[name] for name in KEPT}
 
 
 def plan_all(names: list[str], only: str | None, make: Callable[[Path, Planned, str], dict]) -> None:
@@ -189,7 +175,7 @@ def current(plans: dict[str, dict], run: Planned, slice_: str) -> dict:
 
 
 def stale() -> list[str]:
-    """Return the recipes whose plans are of another recipe than the shipped one, or of other factors."""
+    """Return the recipes whose plans are of another recipe than the shipped one."""
     plans = read_json(PLANS)
     return [
         path.stem
@@ -254,14 +240,16 @@ def write_table() -> None:
                 name = f"{path.stem}: {run.task}" if run.task else path.stem
                 reasons.setdefault(name, []).append(slice_)
                 continue
+            found |= of_roofs(found["seconds"])
+            hours = found["estimated_seconds"] * run.recipe["steps"] * len(run.chains) / 3600
             cells = [
                 f"{path.stem}: {said_of(run)}" + (" *" if "layers" in found else ""),
                 slice_,
                 f"{found['total'] / GIB:.1f} of {found['hbm'] / GIB:.0f}",
                 *(f"{1e3 * found[name]:,.1f}" for name in ("lower_bound_seconds", "estimated_seconds")),
                 found["bound_by"],
-                f"{found['model_flops_utilisation']:.0%}",
-                f"{found['hours']:,.1f}" if found["hours"] >= 1 else f"{found['hours']:.2f}",
+                f"{utilisation.utilisation(found, topology(slice_)):.0%}",
+                f"{hours:,.1f}" if hours >= 1 else f"{hours:.2f}",
             ]
             lines.append(f"| {' | '.join(cells)} |")
             starred = starred or "layers" in found

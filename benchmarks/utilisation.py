@@ -1,4 +1,4 @@
-"""The model FLOPs utilization (MFU) that plans reach, beside what is aimed at, and what takes the time of a step.
+"""The model FLOPs utilization (MFU) that plans reach, beside what is aimed at, and what bounds a step.
 
     python benchmarks/utilisation.py compile [RUN-SLICE ...] [--before] [--layers 1 3] [--texts FOLDER]
     python benchmarks/utilisation.py table
@@ -23,17 +23,16 @@ import data  # it also finds the package
 import plan_table
 from conftest import ROOT
 from ruamel.yaml import YAML
-from step_costs import COSTLIEST, found_in
 from tpulm.config.reading import read_config
 from tpulm.config.runs import Run, runs_of
 from tpulm.core.accelerators import GIB, Topology, topology
 from tpulm.core.files import read_json
-from tpulm.planning import estimate
-from tpulm.planning.estimate import times
+from tpulm.planning.estimate import FACTORS, of_roofs, times
+from tpulm.planning.totals import read
 
 ROWS, RECIPE = ROOT / "benchmarks/utilisation.yaml", ROOT / "recipes/tpu-plans.yaml"
 KEPT, RESULT = ROOT / "benchmarks/results/utilisation.json", ROOT / "benchmarks/results/utilisation.md"
-SUMMED = ("estimated_seconds", "total", "model_flops")  # what each layer adds to
+SUMMED = ("total", "model_flops")  # what each layer adds to
 
 
 def rows() -> dict[str, dict]:
@@ -143,14 +142,20 @@ def text_in(texts: Path | None, name: str, make: Callable[[], list]) -> list:
     return program
 
 
+def found_in(text: str, coordinates: list, known: dict, slice_: Topology) -> dict:
+    """Return what is kept of a program."""
+    found = times(read(text, slice_, coordinates), slice_)
+    return known | {"seconds": found["seconds"], "devices": len(coordinates)}
+
+
 def origin(row: dict, state: str) -> str:
     """Return a hash of what the figures of a row follow from, see `recipe_hash`."""
     return recipe_hash(changed(run_of(row).plan(), row[state]), row["slice"])
 
 
 def recipe_hash(recipe: dict, slice_: str) -> str:
-    """Return a hash of what a plan's figures follow from: the planned recipe, the slice, the factors of estimates."""
-    return hashlib.sha256(json.dumps([recipe, slice_, estimate.FACTORS], sort_keys=True).encode()).hexdigest()
+    """Return a hash of what a plan's program follows from: the planned recipe and the slice."""
+    return hashlib.sha256(json.dumps([recipe, slice_], sort_keys=True).encode()).hexdigest()
 
 
 def current(kept: dict[str, dict], name: str, row: dict, state: str) -> dict[str, dict]:
@@ -170,11 +175,11 @@ def compile_rows(names: list[str], state: str, depths: list[int], texts: Path | 
             kept = read_json(KEPT) if KEPT.is_file() else {}
             kept.setdefault(name, {}).setdefault(state, {})[str(layers or found["layers"])] = found
             KEPT.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
-            print(name, state, layers, {key: value for key, value in found.items() if key != "groups"}, flush=True)
+            print(name, state, layers, found, flush=True)
 
 
 def whole(programs: dict[str, dict]) -> dict | None:
-    """Return what follows of programs, by their layers, for all layers; None where they do not say it.
+    """Return what follows of programs, by their layers, for all layers, with its times; None where they do not say it.
 
     Each layer adds what the deeper of two programs has more than the other, by their difference in layers.
     """
@@ -182,22 +187,18 @@ def whole(programs: dict[str, dict]) -> dict | None:
         return None
     layers = next(iter(programs.values()))["layers"]
     if str(layers) in programs:
-        return programs[str(layers)] | {"compiled": [layers]}
+        found = programs[str(layers)]
+        return found | of_roofs(found["seconds"])
     if len(programs) < 2:
         return None
     few, more = sorted(map(int, programs))[:2]
     first, last = programs[str(few)], programs[str(more)]
     ahead = (layers - more) / (more - few)
     found = last | {name: last[name] + ahead * (last[name] - first[name]) for name in SUMMED}
-    for parts in ("groups", "seconds"):
-        found[parts] = {
-            name: last[parts].get(name, 0.0) + ahead * (last[parts].get(name, 0.0) - first[parts].get(name, 0.0))
-            for name in first[parts] | last[parts]
-        }
-    roofs = found["seconds"]
-    reached = {name: roof / share for (name, roof), share in zip(roofs.items(), estimate.FACTORS, strict=True)}
-    found |= {"lower_bound_seconds": max(roofs.values()), "bound_by": max(reached, key=reached.__getitem__)}
-    return found | {"compiled": [few, more]}
+    found["seconds"] = {
+        name: seconds + ahead * (seconds - first["seconds"][name]) for name, seconds in last["seconds"].items()
+    }
+    return found | of_roofs(found["seconds"])
 
 
 def utilisation(found: dict, slice_: Topology) -> float:
@@ -250,7 +251,7 @@ def write_table() -> None:
     if len(lines) == 2:
         lines = ["None of them has been compiled yet."]
     if missed:
-        lines += ["", "Where it is missed, the costliest groups of instructions, with their shares:", "", *missed]
+        lines += ["", "Where it is missed, the parts of the estimate:", "", *missed]
     if missing:
         lines += ["", f"Not compiled yet: {', '.join(missing)}."]
     data.write(lines, RESULT, "make bench-plan")
@@ -258,9 +259,9 @@ def write_table() -> None:
 
 
 def profile(row: dict, found: dict) -> str:
-    """Return a line with the costliest groups of a step."""
-    groups = sorted(found["groups"].items(), key=lambda item: -item[1])[:COSTLIEST]
-    said = [f"`{name}` {seconds / found['estimated_seconds']:.0%}" for name, seconds in groups]
+    """Return a line with the parts of a step's estimate."""
+    parts = zip(found["seconds"].items(), FACTORS, strict=True)
+    said = [f"{name} {seconds / share / found['estimated_seconds']:.0%}" for (name, seconds), share in parts]
     return f"- {row['run']} on {row['slice']}: {'; '.join(said)}."
 
 

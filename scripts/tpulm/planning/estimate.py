@@ -22,6 +22,16 @@ FACTORS = (COMPUTE, MEMORY, LINKS)
 ERRORS = {"all": 0.32}
 
 
+def of_roofs(roofs: dict[str, float], factors: tuple[float, ...] = FACTORS) -> dict:
+    """Return bound_by, lower_bound_seconds and estimated_seconds, as `times` has them, of its seconds."""
+    reached = {name: roof / share for (name, roof), share in zip(roofs.items(), factors, strict=True)}
+    return {
+        "bound_by": max(reached, key=reached.__getitem__),
+        "lower_bound_seconds": max(roofs.values()),
+        "estimated_seconds": sum(reached.values()),
+    }
+
+
 def times(found: dict, slice_: Topology, steps: int = 1, factors: tuple[float, ...] = FACTORS) -> dict:
     """Return what a device does in a step, and how long it takes: of a program that runs several steps, one's share.
 
@@ -47,12 +57,9 @@ def times(found: dict, slice_: Topology, steps: int = 1, factors: tuple[float, .
         "memory": cost["bytes"] / slice_.hbm_bandwidth,
         "interconnect": found["link_seconds"] / steps,
     }
-    reached = {name: roof / share for (name, roof), share in zip(roofs.items(), factors, strict=True)}
     return {
         "cost": cost | {"uncounted": found["uncounted"]},
         "seconds": roofs,
-        "bound_by": max(reached, key=reached.__getitem__),
-        "lower_bound_seconds": max(roofs.values()),
-        "estimated_seconds": sum(reached.values()),
+        **of_roofs(roofs, factors),
         "estimate_error": ERRORS.get(parse_tpu(slice_.name)[0], ERRORS["all"]),
     }

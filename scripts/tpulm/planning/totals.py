@@ -68,7 +68,7 @@ class Counter:
         return min((self.module.computations[name] for name in names), key=seconds)
 
     def work(self, computation: Computation, instruction: Instruction, trip_count: int, counted: set[str]) -> None:
-        """Add an instruction that is no loop; `counted`  asynchronous collectives, to which it adds those inside of it."""
+        """Add an instruction that is no loop, and its asynchronous collectives to `counted`."""
         self.totals.flops += trip_count * flops(self.module, computation, instruction, self.attended)
         self.totals.bytes += trip_count * hbm_bytes(self.module, computation, instruction)
         if instruction.opcode.removesuffix("-start") in KINDS:
