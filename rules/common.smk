@@ -28,7 +28,8 @@ from tpulm.config.exported_models import Model, is_measured, masked_models, samp
 from tpulm.config.report import page_recipe
 from tpulm.config.reading import complete, read_config, schema
 from tpulm.config.schema import typed
-from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, segment_outputs
+from tpulm.config.runs import by_stage, record_sets_of, runs_of, segment_outputs
+from tpulm.specs.recipes import pick
 from tpulm.config.sweeps import groups_of, repetitions
 from tpulm.workflow.disk import fetched_bytes
 from tpulm.workflow.resources import MB, converting_mb, fetching_mb, mem_mb

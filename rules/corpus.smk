@@ -1,6 +1,6 @@
 """Texts: the documents of the corpus and of the finetuning text, in disjoint splits."""
 
-from tpulm.config.texts import chat_template_files, has_messages
+from tpulm.specs.texts import chat_template_files, has_messages
 from tpulm.corpus.files import look_at
 from tpulm.corpus.sources import (
     assigning, benchmark_files, building, divided, memory_of, merging, part_files, parts_of, reading, split_files,

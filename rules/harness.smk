@@ -1,6 +1,6 @@
 """Evaluation of base models and finetuned models on tasks of lm-evaluation-harness."""
 
-from tpulm.config.harness import tasks_of
+from tpulm.specs.harness_tasks import tasks_of
 from tpulm.config.runs import Run
 from tpulm.config.exported_models import opener, opening
 

@@ -8,11 +8,11 @@ import jsonschema
 import pytest
 from conftest import DELETE
 from tpulm.config.reading import complete, read_config, read_yaml, schema
-from tpulm.config.runs import JAX_KEYS
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import SPLITS
 from tpulm.specs.causal_families import FAMILIES, TARGETS
 from tpulm.specs.masked_architectures import ARCHITECTURES
+from tpulm.specs.recipes import JAX_KEYS
 from tpulm.specs.training_step import MOST_HOST_DEVICES
 
 pytestmark = pytest.mark.unit

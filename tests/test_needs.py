@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
-from tpulm.config.model_sizes import MODELS, causal_size, checkpoint_bytes, masked_size, model_size, optimizer_bytes
+from tpulm.config.model_sizes import causal_size, checkpoint_bytes, masked_size, model_size, optimizer_bytes
 from tpulm.config.reading import read_config
 from tpulm.config.runs import runs_of
 from tpulm.core.errors import UserError
 from tpulm.records.order import epochs, epochs_of
+from tpulm.specs.published_models import MODELS
 from tpulm.training.checkpoint import trained_for
 from tpulm.workflow import disk
 from tpulm.workflow.resources import JOBS, converting_mb, fetching_mb, mem_mb

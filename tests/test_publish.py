@@ -15,7 +15,7 @@ import yaml
 from conftest import ROOT, copied, write_yaml
 from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardData, constants
 from loopback_hub import TOKEN
-from tpulm.config.publications import CARD, card_recipe, facts_of, publications_of
+from tpulm.config.publications import card_recipe, facts_of, publications_of
 from tpulm.config.reading import complete, read_yaml
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
@@ -23,7 +23,7 @@ from tpulm.core.files import read_json
 from tpulm.release import publishing
 from tpulm.release.publishing import contents
 from tpulm.report import cards
-from tpulm.specs.artifacts import TOKENIZER_FILES
+from tpulm.specs.artifacts import CARD, TOKENIZER_FILES
 
 RECIPE = {
     "repository": "me/models-mlm-tiny", "type": "model", "branch": "main", "private": True, "name": "mlm/tiny",

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tpulm.config.record_sets import files_of_shard
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
 from tpulm.records import reader, tfrecord
 from tpulm.records.shards import merge, plan_ranges, range_of, write_shard
 from tpulm.records.tfrecord import decode
+from tpulm.specs.shards import files_of_shard
 from tpulm.tokenization.encoding import tokenize
 from tpulm.tokenization.pipeline import Recipe
 from tpulm.tokenization.training import train

@@ -7,9 +7,9 @@ params.recipe     harness (name, file or task and revision, limit)
 
 import tempfile
 
-from tpulm.config.harness import HarnessTask
 from tpulm.core.files import write_json
 from tpulm.core.job import job
+from tpulm.specs.harness_tasks import HarnessTask
 
 asked = snakemake.params.recipe["harness"]
 

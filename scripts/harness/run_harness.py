@@ -14,9 +14,9 @@ params.recipe     harness (name, file or task and revision, examples shown, limi
 import tempfile
 from dataclasses import replace
 
-from tpulm.config.harness import HarnessTask
 from tpulm.core.job import job
 from tpulm.core.scores import CAUSAL, write_scores
+from tpulm.specs.harness_tasks import HarnessTask
 from tpulm.specs.training_step import ModelSpec
 from tpulm.training import runtime
 

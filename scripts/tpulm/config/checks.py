@@ -8,16 +8,17 @@ import re
 from collections.abc import Mapping
 
 from tpulm.config.exported_models import same_origin
+from tpulm.config.pinned import check_chat, check_dataset
 from tpulm.config.publications import check_publish
 from tpulm.config.record_sets import check_records_elsewhere
 from tpulm.config.report import check_published
 from tpulm.config.tasks import check_tasks, unused_positions
-from tpulm.config.texts import check_chat, check_dataset, sources_of, template_fields
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError, describe
 from tpulm.core.secrets import find_secret
 from tpulm.specs.causal_families import FAMILIES
 from tpulm.specs.masked_sizes import check_heads, sizes_of
+from tpulm.specs.texts import sources_of, template_fields
 from tpulm.specs.training_step import check_mesh
 
 

@@ -6,9 +6,10 @@ from functools import cached_property
 from typing import Any
 
 from tpulm.config.exported_models import Model, opening
-from tpulm.config.runs import Run, pick
-from tpulm.config.texts import has_responses
+from tpulm.config.runs import Run
 from tpulm.specs.causal_families import vocabulary_of
+from tpulm.specs.recipes import pick
+from tpulm.specs.texts import has_responses
 
 # Beside what opens it, what a causal model takes of its recipe to be scored.
 READING_KEYS = ("sequence_length", "batch_size", "microbatches")

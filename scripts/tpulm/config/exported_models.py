@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tpulm.config.runs import Run, pick
+from tpulm.config.runs import Run
 from tpulm.specs.artifacts import EXPORTED, MODEL_FILES
+from tpulm.specs.recipes import pick
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,8 @@
 """How large a run's model is, from its config alone: parameters, and the bytes that training keeps of them.
 
-Sizes of published models are as in keras-hub, so that a plan needs no download: Gemma Team 2024a, 2024b, 2025;
-Grattafiori et al. 2024 (Llama 3); Jiang et al. 2023 (Mistral); Yang et al. 2024, 2025
-(Qwen 2.5, Qwen 3). keras-hub keeps two tables of embeddings also for the small models of Llama 3.2.
-
-The feed-forward of Gemma 1 and 2 counts both halves of the gate in keras-hub's `intermediate_dim`.
-
 What memory and disk are asked for follows from here; nothing is built and nothing is downloaded.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,79 +13,7 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.specs.causal_families import FAMILIES, constructor
 from tpulm.specs.masked_sizes import KINDS
-
-GEMMA2 = {
-    "vocabulary_size": 256_000, "use_post_ffw_norm": True, "use_post_attention_norm": True,
-    "attention_logit_soft_cap": 50.0, "final_logit_soft_cap": 30.0, "use_sliding_window_attention": True,
-    "sliding_window_size": 4096,
-}  # fmt: skip
-GEMMA3 = {
-    "vocabulary_size": 262_144, "image_size": None, "vision_encoder": None, "head_dim": 256,
-    "use_post_ffw_norm": True, "use_post_attention_norm": True, "use_sliding_window_attention": True,
-}  # fmt: skip
-LLAMA3 = {"vocabulary_size": 128_256, "rope_max_wavelength": 500_000}
-LONG = {"rope_low_freq_factor": 1.0, "rope_high_freq_factor": 4.0, "rope_pretraining_sequence_length": 8192}
-LLAMA31 = LLAMA3 | LONG | {"rope_frequency_adjustment_factor": 8.0}
-LLAMA32 = LLAMA3 | LONG | {"rope_frequency_adjustment_factor": 32.0}
-QWEN = {"vocabulary_size": 151_936, "rope_max_wavelength": 1_000_000}
-QWEN_UNTIED = QWEN | {"tie_word_embeddings": False}
-
-
-def sizes(
-    layers: int, query: int, key_value: int, hidden: int, intermediate: int, head: int | None, **more: object
-) -> dict:
-    """Return the arguments of a backbone; `head` is None where its width is no argument."""
-    width = {} if head is None else {"head_dim": head}
-    return {
-        "num_layers": layers, "num_query_heads": query, "num_key_value_heads": key_value, "hidden_dim": hidden,
-        "intermediate_dim": intermediate,
-    } | width | more  # fmt: skip
-
-
-# Class of the backbone, arguments; by what is left of a preset's name without _instruct, _en and versions.
-MODELS = {
-    "gemma_2b": ("GemmaBackbone", sizes(18, 8, 1, 2048, 32_768, 256, vocabulary_size=256_000)),
-    "gemma_7b": ("GemmaBackbone", sizes(28, 16, 16, 3072, 49_152, 256, vocabulary_size=256_000)),
-    "gemma2_2b": ("GemmaBackbone", sizes(26, 8, 4, 2304, 18_432, 256, **GEMMA2)),
-    "gemma2_9b": ("GemmaBackbone", sizes(42, 16, 8, 3584, 28_672, 256, **GEMMA2)),
-    "gemma2_27b": (
-        "GemmaBackbone",
-        sizes(46, 32, 16, 4608, 73_728, 128, query_head_dim_normalize=False, **GEMMA2),
-    ),
-    "gemma3_1b": ("Gemma3Backbone", GEMMA3 | sizes(26, 4, 1, 1152, 6912, 256, sliding_window_size=512)),
-    "gemma3_4b_text": ("Gemma3Backbone", GEMMA3 | sizes(34, 8, 4, 2560, 10_240, 256)),
-    "gemma3_12b_text": ("Gemma3Backbone", GEMMA3 | sizes(48, 16, 8, 3840, 15_360, 256)),
-    "gemma3_27b_text": (
-        "Gemma3Backbone",
-        GEMMA3 | sizes(62, 32, 16, 5376, 21_504, 128, query_head_dim_normalize=False),
-    ),
-    "llama3_8b": ("Llama3Backbone", sizes(32, 32, 8, 4096, 14_336, None, **LLAMA3)),
-    "llama3.1_8b": ("Llama3Backbone", sizes(32, 32, 8, 4096, 14_336, None, **LLAMA31)),
-    "llama3.2_1b": ("Llama3Backbone", sizes(16, 32, 8, 2048, 8192, None, **LLAMA32)),
-    "llama3.2_3b": ("Llama3Backbone", sizes(28, 24, 8, 3072, 8192, None, **LLAMA32)),
-    "mistral_7b": (
-        "MistralBackbone",
-        sizes(32, 32, 8, 4096, 14_336, None, vocabulary_size=32_000, sliding_window=4096),
-    ),
-    "qwen2.5_0.5b": ("QwenBackbone", sizes(24, 14, 2, 896, 4864, None, **QWEN)),
-    "qwen2.5_3b": ("QwenBackbone", sizes(36, 16, 2, 2048, 11_008, None, **QWEN)),
-    "qwen3_0.6b": ("Qwen3Backbone", sizes(28, 16, 8, 1024, 3072, 128, **QWEN)),
-    "qwen3_1.7b": ("Qwen3Backbone", sizes(28, 16, 8, 2048, 6144, 128, **QWEN)),
-    "qwen3_4b": ("Qwen3Backbone", sizes(36, 32, 8, 2560, 9728, 128, **QWEN)),
-    "qwen3_8b": ("Qwen3Backbone", sizes(36, 32, 8, 4096, 12_288, 128, **QWEN_UNTIED)),
-    "qwen3_14b": ("Qwen3Backbone", sizes(40, 40, 8, 5120, 17_408, 128, **QWEN_UNTIED)),
-    "qwen3_32b": ("Qwen3Backbone", sizes(64, 64, 8, 5120, 25_600, 128, **QWEN_UNTIED)),
-}
-
-
-def published(preset: str) -> tuple[str, dict] | None:
-    """Return class and arguments of the backbone of a preset of keras-hub, by its name or handle; None if unknown."""
-    name = re.sub(r"/\d+$", "", preset).removeprefix("kaggle://keras/")
-    if "://" in name:
-        return None  # somebody else's, whatever its name
-    key = re.sub(r"(_instruct|_1\.1|_en)", "", name.rsplit("/", 1)[-1])
-    return MODELS.get(key)
-
+from tpulm.specs.published_models import published
 
 FLOAT32 = 4
 # Bytes of a weight that is stored, by what `precision` and `base_precision` say of it.

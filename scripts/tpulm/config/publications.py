@@ -11,10 +11,11 @@ from typing import Any
 
 from tpulm.config.exported_models import Model
 from tpulm.config.record_sets import RecordSet
-from tpulm.config.runs import LORA_KEYS, Run, checkpoint_period, record_sets_of, runs_of
+from tpulm.config.runs import Run, checkpoint_period, record_sets_of, runs_of
 from tpulm.core.errors import UserError, describe
 from tpulm.specs.artifacts import (
     ADAPTER_FILES,
+    CARD,
     CHECKPOINT_FILES,
     MANIFEST,
     MODEL_FILES,
@@ -22,11 +23,11 @@ from tpulm.specs.artifacts import (
     TOKENIZER_FILES,
     experiment_folder,
 )
+from tpulm.specs.recipes import LORA_KEYS
 
 LONGEST = 96  # characters of a repository's name on the hub
 CHECKPOINTS = "checkpoints"  # folder, and branch beside main, of the checkpoints of a run
 ARCHIVE = "archive"  # published where publish.artifacts names it
-CARD = "README.md"
 
 
 @dataclass(frozen=True)

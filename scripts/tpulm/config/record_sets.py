@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tpulm.config.texts import has_responses
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import MANIFEST, SPLITS
 from tpulm.specs.causal_families import vocabulary_of
+from tpulm.specs.texts import has_responses
 
 
 @dataclass(frozen=True)
@@ -92,25 +92,6 @@ class RecordSet:
     def loss(self) -> dict:
         """What training steps and manifests take of it: nothing where all tokens are predicted."""
         return {"responses": True} if self.responses else {}
-
-
-def files_of_shard(shard: int, shards: int, files: int) -> range:
-    """Return the files of a split that a shard's documents are in: one, or several that no other shard is of.
-
-    shards, files  how many the split has
-    """
-    if shards <= files:
-        return range(shard * files // shards, (shard + 1) * files // shards)
-    file = ((shard + 1) * files - 1) // shards
-    return range(file, file + 1)
-
-
-def shards_of_files(shard: int, shards: int, files: int) -> range:
-    """Return the shards that have their documents in the same files as a shard: itself and its neighbours."""
-    if shards <= files:
-        return range(shard, shard + 1)
-    file = files_of_shard(shard, shards, files).start
-    return range(file * shards // files, (file + 1) * shards // files)
 
 
 def masked_records(config: Mapping) -> RecordSet:

@@ -3,18 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tpulm.config.runs import STAGES, Run, runs_of
+from tpulm.config.runs import Run, runs_of
 from tpulm.config.sweeps import name_of, repetitions
 from tpulm.core.errors import UserError, describe
-
-# Figures of a published run that the config may give: what they are called, and whether higher is better.
-PUBLISHED_FIGURES = {
-    "train_loss": ("train loss", False),
-    "train_accuracy": ("train accuracy", True),
-    "validation_loss": ("validation loss of the best checkpoint", False),
-    "validation_accuracy": ("validation accuracy of the best checkpoint", True),
-    "seconds_per_step": ("seconds per step, median", False),
-}
+from tpulm.specs.artifacts import PUBLISHED_FIGURES
+from tpulm.specs.recipes import STAGES
 
 
 def page_recipe(

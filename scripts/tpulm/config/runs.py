@@ -11,29 +11,13 @@ from tpulm.config.record_sets import RecordSet, corpus_records, masked_records, 
 from tpulm.specs.artifacts import CHECKPOINT_FILES, MODEL_FILES, PAD_ID, PRUNED, SEGMENT_FILES, SNAPSHOTS
 from tpulm.specs.label_heads import exported_model, without_either
 from tpulm.specs.masked_sizes import config_recipe, opens
+from tpulm.specs.recipes import JAX_KEYS, LORA_KEYS, STAGE_KEYS, STAGES, STEP_KEYS, pick
 from tpulm.specs.schedule import segment_schedule
 
-STAGES = ("mlm", "base", "finetune")
-# Keys of a run on JAX that say how a step is computed, beside determinism.
-JAX_KEYS = ("mesh", "layout", "microbatches", "remat", "steps_per_execution")
-# Keys that every training step takes from its run, and those of each stage beside them.
-STEP_KEYS = ("batch_size", "optimizer", "precision", "seed")
-STAGE_KEYS = {
-    "mlm": ("model", "masking"),
-    "base": ("sequence_length", "packing", "model"),
-    "finetune": ("sequence_length", "packing"),
-}
 # What of a finished finetuning run opens its model again.
 OPENING_KEYS = ("seed", "precision", "mesh", "layout", "host_device_count")
 # Records that are measured at once, of a model that was not trained here.
 MEASURED_AT_ONCE = 8
-# What LoRA adapts, and how.
-LORA_KEYS = ("rank", "alpha", "targets", "base_precision")
-
-
-def pick(recipe: Mapping, *keys: str) -> dict:
-    """Return these keys of a recipe."""
-    return {key: recipe[key] for key in keys}
 
 
 def checkpoint_period(keep: str, segments: int) -> int:

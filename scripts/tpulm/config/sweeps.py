@@ -4,12 +4,13 @@ import copy
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
 from tpulm.config.runs import Run
 from tpulm.core.errors import UserError, describe
+from tpulm.specs.recipes import differing
 
 KEY = "sweep"
 MOST = 1000  # runs of a sweep
@@ -144,20 +145,3 @@ def name_of(names: list[str]) -> str:
     """Return what to call a group of runs: their name without the seed where a sweep made them."""
     common = {re.sub(r"-seed-\d+", "", name) for name in names}
     return common.pop() if len(common) == 1 else ", ".join(names)
-
-
-def differing(recipes: list[Mapping]) -> list[dict[str, Any]]:
-    """Return of each recipe the values, by dotted key, that not all recipes have in common."""
-    flat = [dict(flattened(recipe)) for recipe in recipes]
-    keys = sorted({key for recipe in flat for key in recipe})
-    varying = [key for key in keys if len({json.dumps(recipe.get(key)) for recipe in flat}) > 1]
-    return [{key: recipe[key] for key in varying if key in recipe} for recipe in flat]
-
-
-def flattened(recipe: Mapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested mappings by dotted key."""
-    for key, value in recipe.items():
-        if isinstance(value, Mapping):
-            yield from flattened(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

@@ -8,13 +8,13 @@ from functools import cached_property
 from typing import Any
 
 from tpulm.config.exported_models import Model
-from tpulm.config.runs import Run, pick
-from tpulm.specs.artifacts import MODEL_FILES, PAD_ID
+from tpulm.config.runs import Run
+from tpulm.specs.artifacts import MODEL_FILES, PAD_ID, TASKS
 from tpulm.specs.label_heads import PRETRAINED, exported_model, masked_model
+from tpulm.specs.recipes import pick
 from tpulm.specs.schedule import segment_schedule
 
-PATH = "evaluation/tasks"  # below results/
-FOLDER = f"<results>/{PATH}"
+FOLDER = f"<results>/{TASKS}"
 # Keys of a task that decide what a training step computes; and those of a segment's recipe that are the task's.
 STEP_KEYS = ("predict", "sequence_length", "batch_size", "optimizer", "precision", "mesh")
 SEGMENT_KEYS = (*STEP_KEYS, "host_device_count")
@@ -71,7 +71,7 @@ class TaskChain(Run):
     @property
     def path(self) -> str:
         """The path of its checkpoints below results/."""
-        return f"{PATH}/{self.task}/{self.model.path}/{self.weights}-rate-{self.rate:g}-seed-{self.seed}"
+        return f"{TASKS}/{self.task}/{self.model.path}/{self.weights}-rate-{self.rate:g}-seed-{self.seed}"
 
     @property
     def backend(self) -> str:

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tpulm.config.exported_models import masked_models
-from tpulm.config.runs import Run, pick
+from tpulm.config.pinned import check_dataset
+from tpulm.config.runs import Run
 from tpulm.config.task_chains import FIXED, FOLDER, TaskChain
-from tpulm.config.texts import check_dataset
 from tpulm.core.errors import UserError, describe
 from tpulm.specs.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
 from tpulm.specs.label_heads import CLASS, NUMBER, PRETRAINED, RANDOM, exported_model, without_either
 from tpulm.specs.masked_architectures import find_architecture
 from tpulm.specs.masked_sizes import sizes_of
+from tpulm.specs.recipes import pick
 
 # The metrics that fit what is predicted; the first one is the default.
 METRICS = {CLASS: ("accuracy", "f1", "matthews"), NUMBER: ("pearson", "spearman")}

@@ -5,8 +5,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from tpulm.config.texts import CHAT_TEMPLATE_FILES, GEMMA
 from tpulm.core.errors import UserError
+from tpulm.specs.texts import CHAT_TEMPLATE_FILES, GEMMA
 
 # The turns of the Gemma models that follow instructions (https://ai.google.dev/gemma/docs/core/prompt-structure). What
 # the system says stands before what the user says first, as in the templates of Gemma 3.

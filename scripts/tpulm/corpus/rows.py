@@ -23,8 +23,8 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from tpulm.config.texts import template_fields
 from tpulm.core.errors import UserError
+from tpulm.specs.texts import template_fields
 
 Spans = list[tuple[int, int]]
 Document = str | None | tuple[str, Spans]

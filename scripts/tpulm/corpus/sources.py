@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tpulm.config.texts import has_responses, sources_of
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import SPLITS
+from tpulm.specs.texts import has_responses, sources_of
 
 KINDS = {".txt": "text", ".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 ALLOWED = ".txt, .jsonl, .json, .csv or .parquet, optionally with .gz"

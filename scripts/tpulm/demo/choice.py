@@ -13,10 +13,9 @@ from typing import Any, Protocol
 
 from tpulm.config import finished_models
 from tpulm.config.finished_models import Folders, folders_of
-from tpulm.config.task_chains import PATH
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
-from tpulm.specs.artifacts import CHECKPOINT_FILES
+from tpulm.specs.artifacts import CHECKPOINT_FILES, TASKS
 from tpulm.specs.causal_families import vocabulary_in, vocabulary_of
 from tpulm.specs.label_heads import PRETRAINED
 from tpulm.specs.masked_sizes import KINDS, opens
@@ -194,7 +193,7 @@ def of_tasks(place: Path, name: str) -> dict[str, Choice]:
     import pyarrow.parquet as pq
 
     found = {}
-    for chains in sorted((place / PATH).glob(f"*/mlm/{name}/chains.csv")):
+    for chains in sorted((place / TASKS).glob(f"*/mlm/{name}/chains.csv")):
         with open(chains, encoding="utf-8") as file:
             scored = [row for row in csv.DictReader(file) if row["weights"] == PRETRAINED and row["selected"] == "True"]
         chain = chains.parent / f"{PRETRAINED}-rate-{float(scored[0]['rate']):g}-seed-{scored[0]['seed']}"

@@ -17,11 +17,11 @@ from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
 from tpulm.compat import lm_eval as compat
-from tpulm.config.harness import LOCAL, described, relocated
 from tpulm.core.errors import UserError
 from tpulm.core.scores import Score
 from tpulm.evaluation.intervals import interval
 from tpulm.evaluation.overlap import count_in_training
+from tpulm.specs.harness_tasks import LOCAL, described, relocated
 
 # Metrics of one right answer among those that are given.
 RIGHT_OR_WRONG = ("acc", "acc_norm")

@@ -16,13 +16,13 @@ import keras_hub
 import numpy as np
 
 from tpulm.compat.keras_hub import read_preset_file
-from tpulm.config.model_sizes import published
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.models.building import build_abstract_model
 from tpulm.models.causal import backbone_class
 from tpulm.models.sharding import Sharded, batch_sharding, shardings
 from tpulm.models.task_models import build_abstract_task_model
+from tpulm.specs.published_models import published
 from tpulm.specs.training_step import CausalArchitecture, ModelSpec, Preset, TrainingStep
 from tpulm.training.jax_run import build_abstract_run
 from tpulm.training.train_step import TrainState

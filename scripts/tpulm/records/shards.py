@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tpulm.config.record_sets import files_of_shard, shards_of_files
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.records.tfrecord import write_records
+from tpulm.specs.shards import files_of_shard, shards_of_files
 
 TOKENS_AT_ONCE = 1 << 20  # of records that are made together, about
 Features = dict[str, np.ndarray]

@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpulm.config.publications import CARD
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, sha256, write_json
 from tpulm.core.job_record import name_here
 from tpulm.core.past_jobs import refuse_changed
-from tpulm.specs.artifacts import MANIFEST
+from tpulm.specs.artifacts import CARD, MANIFEST
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from tpulm.config.report import PUBLISHED_FIGURES
 from tpulm.report.tables import aligned, held_out
+from tpulm.specs.artifacts import PUBLISHED_FIGURES
 
 REACHED = "reached"
 

@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tpulm.config.sweeps import differing
 from tpulm.core.scores import Score
+from tpulm.specs.recipes import differing
 
 SPLITS = ("validation", "test")
 FIGURES = ("loss", "accuracy")

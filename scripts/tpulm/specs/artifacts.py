@@ -78,3 +78,14 @@ TEST = HELD_OUT[1]
 OF_RESPONSES = ", responses"
 # Where a checkpoint's weights are as a model, to be scored, finetuned or asked; no artifact.
 EXPORTED = "<results>/evaluation/checkpoints"
+# Below results/: the models that are finetuned on tasks.
+TASKS = "evaluation/tasks"
+CARD = "README.md"  # of an artifact
+# Figures of a published run that the config may give: what they are called, and whether higher is better.
+PUBLISHED_FIGURES = {
+    "train_loss": ("train loss", False),
+    "train_accuracy": ("train accuracy", True),
+    "validation_loss": ("validation loss of the best checkpoint", False),
+    "validation_accuracy": ("validation accuracy of the best checkpoint", True),
+    "seconds_per_step": ("seconds per step, median", False),
+}

@@ -11,11 +11,12 @@ from snakemake.io import ancient
 
 from tpulm.config.evaluations import checkpoints_named
 from tpulm.config.exported_models import Model
-from tpulm.config.record_sets import RecordSet, files_of_shard
+from tpulm.config.record_sets import RecordSet
 from tpulm.config.runs import Run
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import CHECKPOINT_FILES, PRUNED, lengths_file
+from tpulm.specs.shards import files_of_shard
 
 
 class ShardInputs:

@@ -8,9 +8,10 @@ from typing import Any
 
 from snakemake.io import ancient
 
-from tpulm.config.publications import CARD, Publication
+from tpulm.config.publications import Publication
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
+from tpulm.specs.artifacts import CARD
 
 
 def only_here(place: str, main: bool) -> list[str]:

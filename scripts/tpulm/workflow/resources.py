@@ -19,11 +19,11 @@ from tpulm.config.model_sizes import (
     weight_bytes,
 )  # fmt: skip
 from tpulm.config.runs import Run
-from tpulm.config.texts import sources_of
 from tpulm.core.accelerators import gres
 from tpulm.core.devices import accelerator_here
 from tpulm.corpus.sources import Part
 from tpulm.specs.record_arrays import EVALUATION_BATCH, predictions_per_record
+from tpulm.specs.texts import sources_of
 
 MB = 10**6
 # Bytes of a process without its model: interpreter, libraries, batches, the compiler at work.

@@ -1,0 +1,40 @@
+"""Recipes: what the config says of a run, by its keys."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+STAGES = ("mlm", "base", "finetune")
+# Keys of a run on JAX that say how a step is computed, beside determinism.
+JAX_KEYS = ("mesh", "layout", "microbatches", "remat", "steps_per_execution")
+# Keys that every training step takes from its run, and those of each stage beside them.
+STEP_KEYS = ("batch_size", "optimizer", "precision", "seed")
+STAGE_KEYS = {
+    "mlm": ("model", "masking"),
+    "base": ("sequence_length", "packing", "model"),
+    "finetune": ("sequence_length", "packing"),
+}
+# What LoRA adapts, and how.
+LORA_KEYS = ("rank", "alpha", "targets", "base_precision")
+
+
+def pick(recipe: Mapping, *keys: str) -> dict:
+    """Return these keys of a recipe."""
+    return {key: recipe[key] for key in keys}
+
+
+def differing(recipes: list[Mapping]) -> list[dict[str, Any]]:
+    """Return of each recipe the values, by dotted key, that not all recipes have in common."""
+    flat = [dict(flattened(recipe)) for recipe in recipes]
+    keys = sorted({key for recipe in flat for key in recipe})
+    varying = [key for key in keys if len({json.dumps(recipe.get(key)) for recipe in flat}) > 1]
+    return [{key: recipe[key] for key in varying if key in recipe} for recipe in flat]
+
+
+def flattened(recipe: Mapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested mappings by dotted key."""
+    for key, value in recipe.items():
+        if isinstance(value, Mapping):
+            yield from flattened(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
