@@ -21,7 +21,7 @@ if "tokenizer" in config:
 include: "rules/tfrecords.smk"
 
 
-if "tfrecords" in config or INFERENCE_MODELS:
+if "tfrecords" in config or MASKED:
 
     include: "rules/mlm.smk"
 
@@ -40,22 +40,22 @@ include: "rules/publish.smk"
 include: "rules/upkeep.smk"
 
 
-TARGETS = [rules.corpus.input, rules.base.input, rules.finetune.input, SCORES, rules.report.input]
-TARGETS.append([f"<results>/transformers/{model}" for model in MADE_HERE])
-if "tokenizer" in config:
-    TARGETS.append(rules.tokenizer.input)
-if "tfrecords" in config:
+TARGETS = [
+    rules.corpus.input,
+    rules.tokenizer.input if "tokenizer" in config else [],
     # Not the shards themselves: where a job needs one that is gone, the run ends with a sentence, and `tfrecords`
     # writes it again.
-    TARGETS.append(RECORD_SETS["tfrecords"].manifest)
-if "tfrecords" in config or INFERENCE_MODELS:
-    TARGETS.append(rules.mlm.input)
+    RECORDS["tfrecords"].manifest if "tfrecords" in config else [],
+    rules.mlm.input if "tfrecords" in config or MASKED else [],
+    rules.base.input,
+    rules.finetune.input,
+    EVALUATED.files,
+    rules.report.input,
+    [f"<results>/transformers/{model}" for model in MADE_HERE],
+]
 
 
 include: "rules/archive.smk"
-
-
-TARGETS.append(HISTORY)
 
 
 rule all:
@@ -64,3 +64,4 @@ rule all:
     localrule: True
     input:
         TARGETS,
+        HISTORY,

@@ -4,7 +4,7 @@ from tpulm.config.publications import archive_of, kept_of
 from tpulm.workflow.publishing import archived, kept_runs, only_here
 
 ARCHIVE = archive_of(config)
-HISTORY = [f"<results>/history/{chain}.json" for chain in RUN_FOLDERS]
+HISTORY = [f"<results>/history/{chain}.json" for chain in RUNS]
 
 
 rule archive:
@@ -39,18 +39,18 @@ rule write_archive:
 rule keep_run:
     """Add a finished run to the history: its recipe, the checksum of its weights, and its scores."""
     input:
-        metrics=lambda w: f"{RUN_FOLDERS[w.chain].folder}/metrics.json",
-        state=lambda w: RUN_FOLDERS[w.chain].state,
-        scores=lambda w: [file for file in SCORES if Path(file).match(f"{w.chain}/scores.json")],
+        metrics=lambda w: f"{RUNS[w.chain].folder}/metrics.json",
+        state=lambda w: RUNS[w.chain].state,
+        scores=lambda w: [file for file in EVALUATED.files if Path(file).match(f"{w.chain}/scores.json")],
         code=code_inputs("archive/keep_run", "workflow"),
     output:
         "<results>/history/{chain}.json",
     params:
-        recipe=lambda w: kept_of(RUN_FOLDERS[w.chain]),
+        recipe=lambda w: kept_of(RUNS[w.chain]),
     log:
         "<logs>/history/{chain}.log",
     wildcard_constraints:
-        chain=one_of(RUN_FOLDERS),
+        chain=one_of(RUNS),
     threads: 1
     conda:
         "../envs/workflow.yaml"

@@ -1,14 +1,14 @@
 """Base causal language models, trained here from scratch or existing ones; each is a Keras preset folder."""
 
-FETCHED_BASES = [name for name in BASE if name not in TRAINED_BASES]
+FETCHED_BASES = [name for name in BASES if name not in TRAINED_BASES]
 
 
 rule base:
     """Target: every base model, and the metrics of those trained here."""
     localrule: True
     input:
-        expand("<results>/base/{run}/preset", run=BASE),
-        expand("<results>/base/{run}/preset.json", run=BASE),
+        expand("<results>/base/{run}/preset", run=BASES),
+        expand("<results>/base/{run}/preset.json", run=BASES),
         expand("<results>/base/{run}/{file}", run=TRAINED_BASES, file=["history.csv", "metrics.json"]),
         [run.pruned for run in TRAINED_BASES.values()],
 
@@ -22,11 +22,11 @@ rule train_base_vocabulary:
     output:
         "<results>/base/{vocabulary}",
     params:
-        recipe=lambda w: vocabulary_recipe(BASE[os.path.dirname(w.vocabulary)]),
+        recipe=lambda w: vocabulary_recipe(BASES[os.path.dirname(w.vocabulary)].recipe),
     log:
         "<logs>/base/{vocabulary}.log",
     wildcard_constraints:
-        vocabulary=one_of(vocabulary_of(run, BASE[run]).removeprefix("base/") for run in TRAINED_BASES),
+        vocabulary=one_of(vocabulary_of(name, run.recipe).removeprefix("base/") for name, run in TRAINED_BASES.items()),
     threads: 1
     resources:
         mem_mb=4000,  # does not depend on the size of the corpus
@@ -53,7 +53,7 @@ rule train_base:
         run=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train(of_stage("base")),
+        **asks_to_train(named(BASES)),
     conda:
         "../envs/jax.yaml"
     script:
@@ -63,14 +63,14 @@ rule train_base:
 rule export_base:
     """Save the best checkpoint of a base model as a Keras preset folder."""
     input:
-        best=lambda w: Model.of(TRAINED_BASES[w.run], w).weights,
-        vocabulary=lambda w: f"<results>/{vocabulary_of(w.run, BASE[w.run])}",
+        best=lambda w: at_step(TRAINED_BASES[w.run], w).weights,
+        vocabulary=lambda w: BASES[w.run].vocabulary[1],
         code=code_inputs("base/export_base", "jax"),
     output:
         folder=directory("<results>/base/{run}/preset"),
         fingerprint="<results>/base/{run}/preset.json",
     params:
-        recipe=lambda w: pick(BASE[w.run], "model", "sequence_length", "precision")
+        recipe=lambda w: pick(BASES[w.run].recipe, "model", "sequence_length", "precision")
         | {"cpu_threads": config["cpu_threads"]},
     log:
         "<logs>/base/{run}/export.log",
@@ -88,22 +88,22 @@ rule export_base:
 rule fetch_base:
     """Fetch an existing base model as a Keras preset folder."""
     input:
-        files=lambda w: preset_files(BASE[w.run]["preset"]),
+        files=lambda w: preset_files(BASES[w.run].recipe["preset"]),
         code=code_inputs("base/fetch_base", "jax"),
     output:
         folder=directory("<results>/base/{run}/preset"),
         fingerprint="<results>/base/{run}/preset.json",
     params:
-        recipe=lambda w: {"preset": BASE[w.run]["preset"], "revision": BASE[w.run].get("revision")},
+        recipe=lambda w: {"preset": BASES[w.run].recipe["preset"], "revision": BASES[w.run].recipe.get("revision")},
     log:
         "<logs>/base/{run}/fetch.log",
     wildcard_constraints:
         run=one_of(FETCHED_BASES),
     threads: 1
     resources:
-        mem_mb=lambda w: fetching_mb(BASE[w.run]),
+        mem_mb=lambda w: mem_mb(BASES[w.run], "fetch_base"),
         # The download and its copy in results/.
-        disk_mb=lambda w: 4000 + 2 * fetched_bytes(BASE[w.run]) // MB,
+        disk_mb=lambda w: 4000 + 2 * fetched_bytes(BASES[w.run]) // MB,
     conda:
         "../envs/jax.yaml"
     script:
@@ -122,19 +122,15 @@ rule evaluate_base:
     output:
         "<results>/base/{run}/metrics.json",
     params:
-        recipe=lambda w: pick(
-            BASE[w.run],
-            *("batch_size", "microbatches", "precision", "mesh", "host_device_count"),
-            *TRAINED_BASES[w.run].determinism_keys,
-        )
-        | {"cpu_threads": config["cpu_threads"]},
+        recipe=lambda w: {key: value for key, value in BASES[w.run].opening.items() if key not in ("layout", "seed")}
+        | pick(BASES[w.run].recipe, "batch_size", "microbatches"),
     log:
         "<logs>/base/{run}/evaluate.log",
     wildcard_constraints:
         run=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        **asks(of_stage("base"), "evaluate_base"),
+        **asks(named(BASES), "evaluate_base"),
     conda:
         "../envs/jax.yaml"
     script:

@@ -2,14 +2,10 @@
 
 from tpulm.specs.artifacts import EXPORTED
 
-# What reads the weights of checkpoints. Pruning waits for it.
-OF_STEPS = [AT_STEPS, *TASK_STEPS.values(), *HARNESS_STEPS.values()]
 # The scores of each run that the report plots.
-SCORED_STEPS = {
-    chain: [file for kind in OF_STEPS if chain in kind.chains for file in kind.files(chain)] for chain in RUN_FOLDERS
-}
+SCORED_STEPS = {path: [file for scores in EVALUATED.all for file in scores.of_steps(path)] for path in RUNS}
 if workflow.is_main_process:
-    for text in filter(None, [kind.note(chain) for kind in OF_STEPS for chain in kind.chains]):
+    for text in (text for scores in EVALUATED.all for text in scores.notes):
         say(text)
 
 
@@ -44,7 +40,7 @@ rule plot_checkpoints:
             labels={"stage": "{chain}", "run": "all", "shows": "scores of checkpoints"},
         ),
     params:
-        recipe=lambda w: {"tokens_per_step": RUN_FOLDERS[w.chain].tokens_per_step},
+        recipe=lambda w: {"tokens_per_step": RUNS[w.chain].tokens_per_step},
     log:
         "<logs>/figures/checkpoints-{chain}.log",
     wildcard_constraints:

@@ -24,18 +24,17 @@ from tpulm.specs.artifacts import (
     lengths_file,
 )
 from tpulm.specs.causal_families import vocabulary_of, vocabulary_recipe
-from tpulm.config.exported_models import Model, is_measured, masked_models, sampling_of
+from tpulm.config.evaluations import Evaluations, overlaps_of
+from tpulm.config.outline import Outline, sampling_of, segment_outputs
 from tpulm.config.report import page_recipe
 from tpulm.config.reading import complete, read_config, schema
 from tpulm.config.schema import typed
-from tpulm.config.runs import by_stage, record_sets_of, runs_of, segment_outputs
-from tpulm.specs.recipes import pick
+from tpulm.specs.recipes import STAGES, pick
 from tpulm.config.sweeps import groups_of, repetitions
 from tpulm.workflow.disk import fetched_bytes
-from tpulm.workflow.resources import MB, converting_mb, fetching_mb, mem_mb
+from tpulm.workflow.resources import MB, mem_mb
 from tpulm.workflow.paths import Paths, local_files, preset_files
 from tpulm.workflow.resources import resources_of, snapshots_of, tokenizer_threads
-from tpulm.workflow.inputs import ShardInputs
 from tpulm.workflow.start import Start, or_exit, say
 from tpulm.workflow.terminal import Terminal
 from tpulm.workflow.tracking import specification
@@ -55,26 +54,17 @@ if IS_MAIN:
 else:
     config = or_exit(complete, typed(schema(), config, schema()), "the config of the module")
 
-RUNS = runs_of(config)
-STAGE_RUNS = by_stage(RUNS)
-MLM, TRAINED_BASES, FINETUNE = STAGE_RUNS["mlm"], STAGE_RUNS["base"], STAGE_RUNS["finetune"]
-# Masked models that predict, including pretrained ones.
-INFERENCE_MODELS = masked_models(config)
-# Those of them that are evaluated on the records of this config.
-EVALUATED_MODELS = {name: run for name, run in INFERENCE_MODELS.items() if is_measured(run)}
-OPENED = STAGE_RUNS | {"mlm": INFERENCE_MODELS}
-BASE = config["base"]
-# Every set of records by its folder below results/, which is the wildcard `records`.
-RECORD_SETS = or_exit(record_sets_of, config, RUNS)
-# Every run by its folder below results/. Every chain of checkpoints, also of tasks, which is the wildcard `chain`.
-RUN_FOLDERS = {run.path: run for run in RUNS}
-CHAINS = dict(RUN_FOLDERS)
-# Every text by its folder below results/: its key in the config, and its section of the config.
-TEXTS = {"corpus": ("corpus", config["corpus"])}
-if "text" in config["finetune"]:
-    TEXTS["finetune-text"] = ("finetune.text", config["finetune"]["text"])
-
 PLACE = or_exit(Paths, workflow, storage, ROOT, experiment_folder(config))
+# What is trained, opened and scored.
+OUTLINE = or_exit(Outline, config)
+EVALUATED = or_exit(Evaluations, OUTLINE, PLACE.exists)
+# Every text and set of records by its folder below results/, every run by its path.
+TEXTS, RECORDS, RUNS = OUTLINE.texts, OUTLINE.records, OUTLINE.runs
+# By name: masked models and base models, those that are fetched, too; and those that are trained here.
+MASKED, BASES = OUTLINE.of_stage("mlm"), OUTLINE.of_stage("base")
+MLM, TRAINED_BASES, FINETUNE = map(OUTLINE.runs_of, STAGES)
+# Every chain of checkpoints, also of models on tasks, by its path, which is the wildcard `chain`.
+CHAINS = EVALUATED.chains
 code_inputs, in_place, located = PLACE.code_inputs, PLACE.in_place, PLACE.located
 
 
@@ -84,7 +74,7 @@ pathvars:
 
 
 or_exit(PLACE.check, workflow.pathvars)
-START = or_exit(Start, workflow, config, RUNS, PLACE, {"configfiles": CONFIG_FILES, "config": OVERRIDES})
+START = or_exit(Start, workflow, EVALUATED, PLACE, {"configfiles": CONFIG_FILES, "config": OVERRIDES})
 
 
 onstart:
@@ -109,14 +99,14 @@ def one_of(names) -> str:
     return "|".join(map(re.escape, names)) or "(?!)"
 
 
-def of_stage(stage: str):
-    """Return a function from wildcards to the run of this stage."""
-    return lambda wildcards: OPENED[stage][wildcards.run]
+def named(models):
+    """Return a function from the wildcard `run` to the model of this name."""
+    return lambda wildcards: models[wildcards.run]
 
 
-def asks(run_of, job: str, hosts: bool = False) -> dict:
-    """Return the resources of a rule that loads the model of a run; with `hosts`, on all hosts of the run."""
-    return resources_of(run_of, job, PLACE.prefixed(""), hosts)
+def asks(model_of, job: str, hosts: bool = False) -> dict:
+    """Return the resources of a rule that opens a model; with `hosts`, on all hosts of its run."""
+    return resources_of(model_of, job, PLACE.prefixed(""), hosts)
 
 
 def asks_to_train(run_of, hosts: bool = True) -> dict:
@@ -129,19 +119,26 @@ def previous_checkpoint(run, last: int) -> list[str]:
 
     The arrays are `ancient`, because state.json changes with them: it has their checksums.
     """
-    first = last - run.recipe["checkpoint_every"]
-    files = run.checkpoint(first).items() if first else []
-    return [file if name == "state" else ancient(file) for name, file in files]
+    return [file if name == "state" else ancient(file) for name, file in run.before(last).items()]
 
 
-def base_of(wildcards) -> str:
-    """Return the preset folder that a finetuning run starts from; `ancient`, because its fingerprint shows changes."""
-    return ancient(Model(FINETUNE[wildcards.run]).preset)
+def at_step(run, wildcards):
+    """Return the model of a run or, where a job has the wildcard `step`, what it was at that checkpoint."""
+    return run.at(int(wildcards.step)) if "step" in wildcards.keys() else run
 
 
-def fingerprint_of(wildcards) -> str:
-    """Return the fingerprint of the preset folder that a finetuning run starts from."""
-    return Model(FINETUNE[wildcards.run]).fingerprint
+def vocabulary_inputs(files: list[str]) -> list[str]:
+    """Return the files of a vocabulary as inputs; a preset folder is `ancient`, because its fingerprint changes."""
+    return [ancient(file) if file.endswith("/preset") else file for file in files]
+
+
+def opens(model_of) -> dict:
+    """Return the inputs that open a causal model; its preset folder is `ancient`, because its fingerprint changes."""
+    return {
+        "base": lambda wildcards: ancient(model_of(wildcards).preset),
+        "fingerprint": lambda wildcards: model_of(wildcards).fingerprint,
+        "best": lambda wildcards: model_of(wildcards).tuned,
+    }
 
 
 wildcard_constraints:
@@ -149,6 +146,6 @@ wildcard_constraints:
     step=r"\d{8,9}",
     run="[a-z0-9][a-z0-9_-]{0,63}",
     collection=one_of(TEXTS),
-    records=one_of(RECORD_SETS),
+    records=one_of(RECORDS),
     shard=r"\d{5}",
     shards=r"\d{5}",

@@ -1,43 +1,23 @@
 """Evaluation of every model on held-out text (bits per byte) and on sentence pairs, with n-gram models as baselines."""
 
 from tpulm.specs.artifacts import HELD_OUT
-from tpulm.config.evaluations import Evaluations, overlap
+from tpulm.config.evaluations import overlap
 from tpulm.corpus.sources import pair_sources
-from tpulm.workflow.inputs import CheckpointFiles, model_inputs
 
-EVALUATED = Evaluations(config, INFERENCE_MODELS, EVALUATED_MODELS, TRAINED_BASES, FINETUNE, list(TEXTS))
 PAIRS = config["evaluation"]["pairs"]["sets"]
 TEXT_FILES = EVALUATED.text_files
 # The files that sets of pairs are read from.
 PAIR_SOURCES = {name: or_exit(pair_sources, name, recipe) for name, recipe in PAIRS.items()}
-# The files of the target `evaluation`, also built by `all`. Other files of rules/ add to them.
-SCORES = [
-    f"<results>/evaluation/{model}/{file}" for model in EVALUATED.models for file in ("scores.json", "items.parquet")
-]
-AT_STEPS = or_exit(
-    CheckpointFiles,
-    "evaluation.checkpoints",
-    config["evaluation"]["checkpoints"],
-    {chain: run for chain, run in RUN_FOLDERS.items() if chain in EVALUATED.models},
-    located,
-)
-SCORES += [file for chain in AT_STEPS.chains for file in AT_STEPS.files(chain)]
-# Those of generated responses, and the responses.
-SCORES += [
-    f"<results>/evaluation/responses/{run.path}/{file}"
-    for run in EVALUATED.generating.values()
-    for file in ("scores.json", "items.parquet", "responses.json")
-]
 # Every model that is evaluated on text and pairs, by its path below results/, which is the wildcard `model`: mlm/tiny
 # for the exported model of a run, or mlm/tiny/00000750 for a checkpoint.
-SCORED = {path: Model(run) for path, run in EVALUATED.models.items()} | AT_STEPS.models
+SCORED = EVALUATED.of_text.models
 
 
 rule evaluation:
     """Target: the scores of every model."""
     localrule: True
     input:
-        lambda w: SCORES,
+        EVALUATED.files,
 
 
 rule sample_texts:
@@ -91,10 +71,7 @@ rule score_ngrams:
         lengths=lambda w: LENGTHS_IN_PLACE[w.collection, "train"],
         texts=lambda w: [TEXT_FILES[w.collection]] if TEXT_FILES else [],
         pairs=lambda w: EVALUATED.pairs_of(w.collection),
-        # A preset folder is `ancient`, because its fingerprint shows changes.
-        vocabulary=lambda w: [
-            ancient(file) if file.endswith("preset") else file for file in EVALUATED.vocabularies[w.vocabulary]
-        ],
+        vocabulary=lambda w: vocabulary_inputs(EVALUATED.vocabularies[w.vocabulary]),
         code=code_inputs("evaluation/score_ngrams", "jax"),
     output:
         "<results>/evaluation/ngrams/{collection}/{vocabulary}.parquet",
@@ -114,9 +91,9 @@ rule score_ngrams:
 rule score_mlm:
     """Evaluate a masked language model on text and sentence pairs, by pseudo-log-likelihood."""
     input:
-        **EVALUATED.scored_on(SCORED),
+        **EVALUATED.scored_on(),
         model=lambda w: SCORED[w.model].files,
-        code=code_inputs("evaluation/score_mlm", lambda w: SCORED[w.model].run.backend),
+        code=code_inputs("evaluation/score_mlm", lambda w: SCORED[w.model].backend),
     output:
         scores="<results>/evaluation/{model}/scores.json",
         by_item="<results>/evaluation/{model}/items.parquet",
@@ -125,12 +102,12 @@ rule score_mlm:
     log:
         "<logs>/evaluation/{model}.log",
     wildcard_constraints:
-        model=one_of(path for path, model in SCORED.items() if model.run.stage == "mlm"),
+        model=one_of(path for path, model in SCORED.items() if model.stage == "mlm"),
     threads: config["cpu_threads"]
     resources:
-        **asks(lambda w: SCORED[w.model].run, "score_mlm"),
+        **asks(lambda w: SCORED[w.model], "score_mlm"),
     conda:
-        lambda w: f"../envs/{SCORED[w.model].run.backend}.yaml"
+        lambda w: f"../envs/{SCORED[w.model].backend}.yaml"
     script:
         "../scripts/evaluation/score_mlm.py"
 
@@ -138,8 +115,8 @@ rule score_mlm:
 rule score_causal:
     """Evaluate a base model trained here, or a finetuned model and its base model, on text and sentence pairs."""
     input:
-        **EVALUATED.scored_on(SCORED),
-        **model_inputs(SCORED),
+        **EVALUATED.scored_on(),
+        **opens(lambda w: SCORED[w.model]),
         code=code_inputs("evaluation/score_causal", "jax"),
     output:
         scores="<results>/evaluation/{model}/scores.json",
@@ -149,10 +126,10 @@ rule score_causal:
     log:
         "<logs>/evaluation/{model}.log",
     wildcard_constraints:
-        model=one_of(path for path, model in SCORED.items() if model.run.stage != "mlm"),
+        model=one_of(path for path, model in SCORED.items() if model.stage != "mlm"),
     threads: config["cpu_threads"]
     resources:
-        **asks(lambda w: SCORED[w.model].run, "score_causal"),
+        **asks(lambda w: SCORED[w.model], "score_causal"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -162,10 +139,8 @@ rule score_causal:
 rule score_responses:
     """Generate the responses to held-out prompts with a finetuned model and its base model, and compare them."""
     input:
+        **opens(named(FINETUNE)),
         texts=lambda w: TEXT_FILES["finetune-text"],
-        base=base_of,
-        fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].best,
         code=code_inputs("evaluation/score_responses", "jax"),
     output:
         scores="<results>/evaluation/responses/finetune/{run}/scores.json",
@@ -179,7 +154,7 @@ rule score_responses:
         run=one_of(EVALUATED.generating),
     threads: config["cpu_threads"]
     resources:
-        **asks(of_stage("finetune"), "score_responses"),
+        **asks(named(FINETUNE), "score_responses"),
     conda:
         "../envs/jax.yaml"
     script:

@@ -1,5 +1,7 @@
 """Finetuning of base models: checkpoints, export of the best one, evaluation before and after finetuning."""
 
+from tpulm.config.publications import hub_base
+
 LORA_RUNS = [name for name, run in FINETUNE.items() if run.recipe["method"] == "lora"]
 FULL_RUNS = [name for name in FINETUNE if name not in LORA_RUNS]
 MERGED_RUNS = [name for name in LORA_RUNS if FINETUNE[name].recipe["merge"]]
@@ -22,11 +24,10 @@ rule finetune:
 rule train_finetune:
     """Train one segment of a finetuning run, from the previous checkpoint to the next."""
     input:
-        base=base_of,
-        fingerprint=fingerprint_of,
+        base=lambda w: ancient(FINETUNE[w.run].preset),
+        fingerprint=lambda w: FINETUNE[w.run].fingerprint,
         records=lambda w: in_place(FINETUNE[w.run].records.manifest),
-        # Only the first segment starts from these weights.
-        start=lambda w: [] if previous_checkpoint(FINETUNE[w.run], int(w.step)) else FINETUNE[w.run].initial_weights,
+        start=lambda w: FINETUNE[w.run].initial_at(int(w.step)),
         previous=lambda w: previous_checkpoint(FINETUNE[w.run], int(w.step)),
         code=code_inputs("finetune/train_finetune", "jax"),
     output:
@@ -39,7 +40,7 @@ rule train_finetune:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train(of_stage("finetune")),
+        **asks_to_train(named(FINETUNE)),
     conda:
         "../envs/jax.yaml"
     script:
@@ -49,9 +50,7 @@ rule train_finetune:
 rule export_lora:
     """Export the LoRA weights of the best checkpoint in the formats of Keras and PEFT."""
     input:
-        base=base_of,
-        fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].best,
+        **opens(named(FINETUNE)),
         code=code_inputs("finetune/export_lora", "jax"),
     output:
         keras="<results>/finetune/{run}/adapter.lora.h5",
@@ -59,7 +58,7 @@ rule export_lora:
         peft="<results>/finetune/{run}/adapter/adapter_model.safetensors",
         peft_config="<results>/finetune/{run}/adapter/adapter_config.json",
     params:
-        recipe=lambda w: FINETUNE[w.run].loading_params() | FINETUNE[w.run].hub_base,
+        recipe=lambda w: FINETUNE[w.run].opening | hub_base(FINETUNE[w.run]),
     log:
         "<logs>/finetune/{run}/export.log",
     wildcard_constraints:
@@ -76,21 +75,19 @@ rule export_lora:
 rule export_finetune:
     """Export the best checkpoint as a Keras preset folder, with LoRA weights merged into the base model."""
     input:
-        base=base_of,
-        fingerprint=fingerprint_of,
-        best=lambda w: Model.of(FINETUNE[w.run], w).weights,
+        **opens(named(FINETUNE)),
         code=code_inputs("finetune/export_finetune", "jax"),
     output:
         directory("<results>/finetune/{run}/model"),
     params:
-        recipe=lambda w: FINETUNE[w.run].loading_params(),
+        recipe=lambda w: FINETUNE[w.run].opening,
     log:
         "<logs>/finetune/{run}/model.log",
     wildcard_constraints:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks(of_stage("finetune"), "export_finetune"),
+        **asks(named(FINETUNE), "export_finetune"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -100,14 +97,12 @@ rule export_finetune:
 rule generate:
     """Generate text with the base model and the finetuned model from the same prompts."""
     input:
-        base=base_of,
-        fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].best,
+        **opens(named(FINETUNE)),
         code=code_inputs("finetune/generate", "jax"),
     output:
         "<results>/finetune/{run}/generations.json",
     params:
-        recipe=lambda w: FINETUNE[w.run].loading_params()
+        recipe=lambda w: FINETUNE[w.run].opening
         | {"prompts": config["prompts"]["generate"], "sampling": sampling_of(config)},
     log:
         "<logs>/finetune/{run}/generate.log",
@@ -115,7 +110,7 @@ rule generate:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks(of_stage("finetune"), "generate"),
+        **asks(named(FINETUNE), "generate"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -125,25 +120,23 @@ rule generate:
 rule evaluate_finetune:
     """Evaluate a finetuned model and its base model, and record how the variables are sharded."""
     input:
-        base=base_of,
-        fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].best,
+        **opens(named(FINETUNE)),
         records=lambda w: in_place(FINETUNE[w.run].records.manifest),
-        corpus_records=lambda w: in_place(FINETUNE[w.run].corpus_records.manifest),
+        corpus_records=lambda w: in_place(FINETUNE[w.run].forgotten.manifest),
         state=lambda w: FINETUNE[w.run].state,
         code=code_inputs("finetune/evaluate_finetune", "jax"),
     output:
         metrics="<results>/finetune/{run}/metrics.json",
         partitioning="<results>/finetune/{run}/partitioning.json",
     params:
-        recipe=lambda w: FINETUNE[w.run].loading_params("batch_size", "microbatches"),
+        recipe=lambda w: FINETUNE[w.run].opening | pick(FINETUNE[w.run].recipe, "batch_size", "microbatches"),
     log:
         "<logs>/finetune/{run}/evaluate.log",
     wildcard_constraints:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks(of_stage("finetune"), "evaluate_finetune"),
+        **asks(named(FINETUNE), "evaluate_finetune"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -152,7 +145,7 @@ rule evaluate_finetune:
 
 # Preset folders by stage and name. The fingerprint of a base model shows changes.
 PRESETS = {
-    "base": {name: [ancient(f"<results>/base/{name}/preset"), f"<results>/base/{name}/preset.json"] for name in BASE},
+    "base": {name: [ancient(f"<results>/base/{name}/preset"), f"<results>/base/{name}/preset.json"] for name in BASES},
     "finetune": {run: [f"<results>/finetune/{run}/model"] for run in FULL_RUNS + MERGED_RUNS},
 }
 MADE_HERE = [f"base/{name}" for name in TRAINED_BASES] + [f"finetune/{run}" for run in PRESETS["finetune"]]
@@ -185,11 +178,7 @@ rule export_transformers:
         stage=one_of(PRESETS),
     threads: 1
     resources:
-        mem_mb=lambda w: (
-            mem_mb(STAGE_RUNS[w.stage][w.run], "export_transformers")
-            if w.run in STAGE_RUNS[w.stage]
-            else converting_mb(BASE[w.run])
-        ),
+        mem_mb=lambda w: mem_mb(OUTLINE.models[f"{w.stage}/{w.run}"], "export_transformers"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -217,7 +206,7 @@ rule export_gguf:
         kind=one_of(GGUF_KINDS),
     threads: 1
     resources:
-        mem_mb=lambda w: mem_mb(RUN_FOLDERS[w.model], "export_gguf"),
+        mem_mb=lambda w: mem_mb(RUNS[w.model], "export_gguf"),
     conda:
         "../envs/gguf.yaml"
     script:

@@ -1,10 +1,8 @@
 """Evaluation of base models and finetuned models on tasks of lm-evaluation-harness."""
 
 from tpulm.specs.harness_tasks import tasks_of
-from tpulm.config.runs import Run
-from tpulm.config.exported_models import opener, opening
 
-HARNESS = tasks_of(config)
+HARNESS = EVALUATED.harness
 # The files that describe a task.
 HARNESS_FILES = {name: or_exit(getattr, task, "files") for name, task in HARNESS.items()}
 # The files with its examples: those of the user, or artifacts of this workflow.
@@ -15,32 +13,8 @@ HARNESS_DATA = {
     ]
     for name, task in HARNESS.items()
 }
-HARNESS_STEPS = {
-    name: or_exit(
-        CheckpointFiles,
-        f"{task.key}.checkpoints",
-        task.recipe["checkpoints"],
-        {chain: run for chain, run in RUN_FOLDERS.items() if run.stage != "mlm"},
-        located,
-        f"harness/{name}/",
-    )
-    for name, task in HARNESS.items()
-}
 # Every model that is evaluated, as in SCORED: exported models of runs, existing base models, and checkpoints.
-ASKED_BY_HARNESS = {
-    model.path: model
-    for model in map(Model, [*(Run("base", name, config) for name in BASE), *FINETUNE.values()])
-    if HARNESS
-}
-SCORES += [
-    f"<results>/evaluation/harness/{task}/{model}/{file}"
-    for task in HARNESS
-    for model in ASKED_BY_HARNESS
-    for file in ("scores.json", "items.parquet")
-]
-for steps in HARNESS_STEPS.values():
-    SCORES += [file for chain in steps.chains for file in steps.files(chain)]
-    ASKED_BY_HARNESS |= steps.models
+ASKED_BY_HARNESS = EVALUATED.asked_by_harness
 
 
 rule read_harness_task:
@@ -69,16 +43,16 @@ rule read_harness_task:
 rule run_harness:
     """Evaluate a causal model on a task of lm-evaluation-harness."""
     input:
-        **model_inputs(ASKED_BY_HARNESS),
+        **opens(lambda w: ASKED_BY_HARNESS[w.model]),
         task=lambda w: local_files(HARNESS_FILES[w.task]),
         data=lambda w: HARNESS_DATA[w.task],
-        overlaps=lambda w: EVALUATED.overlaps_of(ASKED_BY_HARNESS[w.model].run, f"harness/{w.task}"),
+        overlaps=lambda w: overlaps_of(ASKED_BY_HARNESS[w.model], f"harness/{w.task}"),
         code=code_inputs("harness/run_harness", "harness"),
     output:
         scores="<results>/evaluation/harness/{task}/{model}/scores.json",
         by_item="<results>/evaluation/harness/{task}/{model}/items.parquet",
     params:
-        recipe=lambda w: opening(ASKED_BY_HARNESS[w.model]) | HARNESS[w.task].asked,
+        recipe=lambda w: ASKED_BY_HARNESS[w.model].asked | HARNESS[w.task].asked,
     log:
         "<logs>/evaluation/harness/{task}/{model}.log",
     wildcard_constraints:
@@ -86,7 +60,7 @@ rule run_harness:
         model=one_of(ASKED_BY_HARNESS),
     threads: config["cpu_threads"]
     resources:
-        **asks(lambda w: opener(ASKED_BY_HARNESS[w.model].run), "run_harness"),
+        **asks(lambda w: ASKED_BY_HARNESS[w.model], "run_harness"),
     conda:
         "../envs/harness.yaml"
     script:

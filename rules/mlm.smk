@@ -3,7 +3,7 @@
 # Suffixes of the files in a local model folder that may be read.
 MODEL_SOURCES = (".h5", ".json", ".model", ".safetensors", ".txt")
 # Existing models: those that are evaluated, and those that runs start from.
-FETCHED = {run.fetched: run for run in INFERENCE_MODELS.values() if run.origin}
+FETCHED = {model.fetched: model for model in MASKED.values() if model.origin}
 
 
 rule mlm:
@@ -12,13 +12,13 @@ rule mlm:
     input:
         expand("<results>/mlm/{run}/model/{file}", run=MLM, file=MODEL_FILES),
         expand("<results>/mlm/{run}/history.csv", run=MLM),
-        expand("<results>/mlm/{run}/metrics.json", run=EVALUATED_MODELS),
+        expand("<results>/mlm/{run}/metrics.json", run=[name for name, model in MASKED.items() if model.records]),
         expand(
             "<results>/mlm/{run}/model/{file}",
-            run=[name for name in INFERENCE_MODELS if name not in MLM],
+            run=[name for name in MASKED if name not in MLM],
             file=MODEL_FILES,
         ),
-        expand("<results>/mlm/{run}/fill_mask.json", run=INFERENCE_MODELS),
+        expand("<results>/mlm/{run}/fill_mask.json", run=MASKED),
         [run.pruned for run in MLM.values()],
 
 
@@ -48,8 +48,8 @@ rule fetch_mlm:
 rule train_mlm_tensorflow:
     """Train one segment with transformers and TensorFlow, from the previous checkpoint to the next."""
     input:
-        records=lambda w: in_place(RECORD_SETS["tfrecords"].manifest),
-        init=lambda w: MLM[w.run].init_at(int(w.step)),
+        records=lambda w: in_place(RECORDS["tfrecords"].manifest),
+        init=lambda w: MLM[w.run].start_at(int(w.step)),
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
         code=code_inputs("mlm/train_mlm_tensorflow", "tensorflow"),
     output:
@@ -62,7 +62,7 @@ rule train_mlm_tensorflow:
         run=one_of(name for name, run in MLM.items() if run.backend == "tensorflow"),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train(of_stage("mlm"), hosts=False),
+        **asks_to_train(named(MLM), hosts=False),
     conda:
         "../envs/tensorflow.yaml"
     script:
@@ -72,8 +72,8 @@ rule train_mlm_tensorflow:
 rule train_mlm_jax:
     """Train one segment with Keras on JAX, from the previous checkpoint to the next."""
     input:
-        records=lambda w: in_place(RECORD_SETS["tfrecords"].manifest),
-        init=lambda w: MLM[w.run].init_at(int(w.step)),
+        records=lambda w: in_place(RECORDS["tfrecords"].manifest),
+        init=lambda w: MLM[w.run].start_at(int(w.step)),
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
         code=code_inputs("mlm/train_mlm_jax", "jax"),
     output:
@@ -86,7 +86,7 @@ rule train_mlm_jax:
         run=one_of(name for name, run in MLM.items() if run.backend == "jax"),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train(of_stage("mlm")),
+        **asks_to_train(named(MLM)),
     conda:
         "../envs/jax.yaml"
     script:
@@ -96,15 +96,15 @@ rule train_mlm_jax:
 rule export_mlm:
     """Export the best checkpoint as a transformers folder."""
     input:
-        manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
+        manifest=lambda w: RECORDS["tfrecords"].manifest,
         tokenizer=lambda w: list(TOKENIZER.values()),
-        init=lambda w: MLM[w.run].init_files[:1],
-        best=lambda w: Model.of(MLM[w.run], w).weights,
+        init=lambda w: MLM[w.run].sizes,
+        best=lambda w: at_step(MLM[w.run], w).weights,
         code=code_inputs("mlm/export_mlm", "data"),
     output:
         [f"<results>/mlm/{{run}}/model/{file}" for file in MODEL_FILES],
     params:
-        recipe=lambda w: pick(MLM[w.run].recipe, "backend", "init" if MLM[w.run].init_files else "model"),
+        recipe=lambda w: pick(MLM[w.run].recipe, "backend", "init" if MLM[w.run].start else "model"),
     log:
         "<logs>/mlm/{run}/export.log",
     wildcard_constraints:
@@ -121,23 +121,23 @@ rule export_mlm:
 rule evaluate_mlm:
     """Evaluate a masked language model on the held-out splits."""
     input:
-        records=lambda w: in_place(RECORD_SETS["tfrecords"].manifest),
-        counts=lambda w: RECORD_SETS["tfrecords"].token_counts,
+        records=lambda w: in_place(RECORDS["tfrecords"].manifest),
+        counts=lambda w: RECORDS["tfrecords"].token_counts,
         model=expand("<results>/mlm/{{run}}/model/{file}", file=MODEL_FILES),
         state=lambda w: MLM[w.run].state if w.run in MLM else [],
-        code=code_inputs("mlm/evaluate_mlm", lambda w: INFERENCE_MODELS[w.run].backend),
+        code=code_inputs("mlm/evaluate_mlm", lambda w: MASKED[w.run].backend),
     output:
         "<results>/mlm/{run}/metrics.json",
     params:
-        recipe=lambda w: INFERENCE_MODELS[w.run].evaluation_params,
+        recipe=lambda w: MASKED[w.run].opening,
     log:
         "<logs>/mlm/{run}/evaluate.log",
     wildcard_constraints:
-        run=one_of(INFERENCE_MODELS),
+        run=one_of(MASKED),
     threads: config["cpu_threads"]
     resources:
-        **asks(of_stage("mlm"), "evaluate_mlm"),
+        **asks(named(MASKED), "evaluate_mlm"),
     conda:
-        lambda w: f"../envs/{INFERENCE_MODELS[w.run].backend}.yaml"
+        lambda w: f"../envs/{MASKED[w.run].backend}.yaml"
     script:
         "../scripts/mlm/evaluate_mlm.py"

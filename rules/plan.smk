@@ -4,6 +4,8 @@ from importlib.util import find_spec
 
 from tpulm.compat.snakemake import uses_conda
 
+from tpulm.workflow.budget import plan_recipe
+
 TOPOLOGIES = config["plan"]["topologies"]
 # The compiler is in this environment, or in the conda environment of the job.
 COMPILER = find_spec("libtpu") is not None or uses_conda(workflow)
@@ -35,27 +37,23 @@ rule plan:
 rule plan_training:
     """Compile the training step of a run, or of a model on a task, for a TPU slice."""
     input:
-        # For the vocabulary size and special ids, if the config does not set them.
-        manifest=lambda w: "<results>/tfrecords/manifest.json" if PLANS[w.planned].run.needs_manifest else [],
-        # For the sizes of the model that it starts from.
-        init=lambda w: PLANS[w.planned].run.described,
-        # For the number of labels.
-        task=lambda w: f"{TASKS_FOLDER}/{PLANS[w.planned].task}/task.json" if PLANS[w.planned].task else [],
+        # What the config does not say of vocabulary, model and labels.
+        unpack(lambda w: EVALUATED.planned[w.planned][0].plan_inputs),
         code=code_inputs("plan/plan_training", "plan"),
     output:
         "<results>/plan/{planned}/{topology}.json",
     params:
-        recipe=lambda w: PLANS[w.planned].recipe
-        | pick(PLANS[w.planned].run.recipe, "host_device_count", "checkpoint_every")
+        recipe=lambda w: plan_recipe(EVALUATED.planned[w.planned])
+        | pick(EVALUATED.planned[w.planned][0].recipe, "host_device_count", "checkpoint_every")
         | {
-            "resources": pick(PLANS[w.planned].run.recipe["resources"], "hosts"),
+            "resources": pick(EVALUATED.planned[w.planned][0].recipe["resources"], "hosts"),
             "price_per_hour": config["plan"]["prices"].get(w.topology),
             "alternatives": config["plan"]["alternatives"],
         },
     log:
         "<logs>/plan/{planned}/{topology}.log",
     wildcard_constraints:
-        planned=one_of(PLANS),
+        planned=one_of(EVALUATED.planned),
         topology=one_of(TOPOLOGIES),
     # A local job takes all cores, so that one job runs at a time: each needs gigabytes. A cluster node may have fewer.
     threads: lambda wildcards: workflow.cores if workflow.local_exec else 8

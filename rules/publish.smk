@@ -14,8 +14,8 @@ from tpulm.config.publications import (
 )
 from tpulm.workflow.publishing import inputs_of, receipts
 
-ARTIFACTS = publications_of(config)
-PUBLISHED = chosen(config)
+ARTIFACTS = publications_of(OUTLINE)
+PUBLISHED = chosen(OUTLINE)
 # By the folder of the card; of checkpoints that open as models, too.
 CARDS = {made.card: made for made in [*ARTIFACTS.values(), *PUBLISHED.values()] if made.card}
 
@@ -43,7 +43,7 @@ rule write_card:
     output:
         "<results>/{card}/README.md",
     params:
-        recipe=lambda w: card_recipe(CARDS[w.card], config),
+        recipe=lambda w: card_recipe(CARDS[w.card], OUTLINE),
     log:
         "<logs>/cards/{card}.log",
     wildcard_constraints:

@@ -2,31 +2,32 @@
 
 from tpulm.compat.snakemake import snakefiles
 from tpulm.config.report import comparisons, folders_compared
-from tpulm.config.runs import Run
 
 FIGURES = "<results>/figures"
 # Input files of the page: those of the texts, tokenizer, records and runs of this config.
 TOLD = [f"<results>/{collection}/corpus.json" for collection in TEXTS]
 TOLD += TOKENIZER_FIGURES if "tokenizer" in config else []
-TOLD += [records.manifest for records in RECORD_SETS.values()]
-TOLD += [f"{run.folder}/{file}" for run in RUNS for file in ("history.csv", "timings.csv", "metrics.json")]
-TOLD += [state for run in RUNS for state in run.in_every_checkpoint("state.json")]
-TOLD += [f"<results>/mlm/{name}/metrics.json" for name in EVALUATED_MODELS if name not in MLM]
-TOLD += [f"<results>/mlm/{name}/fill_mask.json" for name in INFERENCE_MODELS if config["prompts"]["fill_mask"]]
+TOLD += [records.manifest for records in RECORDS.values()]
+TOLD += [f"{run.folder}/{file}" for run in RUNS.values() for file in ("history.csv", "timings.csv", "metrics.json")]
+TOLD += [state for run in RUNS.values() for state in run.in_every_checkpoint("state.json")]
+TOLD += [f"<results>/{model.path}/metrics.json" for name, model in MASKED.items() if model.records and name not in MLM]
+TOLD += [f"<results>/mlm/{name}/fill_mask.json" for name in MASKED if config["prompts"]["fill_mask"]]
 TOLD += [f"<results>/finetune/{name}/partitioning.json" for name in FINETUNE]
 TOLD += [f"<results>/finetune/{name}/generations.json" for name in FINETUNE if config["prompts"]["generate"]]
 TOLD += [f"<results>/evaluation/responses/{run.path}/responses.json" for run in EVALUATED.generating.values()]
-TOLD += ["<results>/compare/runs.csv"] if any(len(runs) > 1 for runs in STAGE_RUNS.values()) else []
-REPEATED = [run for run in RUNS if "published" in run.recipe]
+TOLD += ["<results>/compare/runs.csv"] if max(map(len, (MLM, TRAINED_BASES, FINETUNE))) > 1 else []
+REPEATED = [run for run in RUNS.values() if "published" in run.recipe]
 BESIDE_PUBLISHED = ["<results>/compare/published.json"] if REPEATED else []
 TOLD += BESIDE_PUBLISHED
 PAGE_FILES = sorted((ROOT / "report" / "page").iterdir())
 # The page shows existing plans and does not make new ones.
-PLANNED = [f"<results>/plan/{name}/{slice_}.json" for name in PLANS for slice_ in config["plan"]["topologies"]]
+PLANNED = [
+    f"<results>/plan/{name}/{slice_}.json" for name in EVALUATED.planned for slice_ in config["plan"]["topologies"]
+]
 # Existing base models are evaluated only with the harness.
-FETCHED_AND_SCORED = [Run("base", name, config) for name in FETCHED_BASES if HARNESS]
-COMPARED = or_exit(comparisons, config, [*EVALUATED.models.values(), *FETCHED_AND_SCORED])
-COMPARED_FOLDERS = folders_compared(COMPARED, SCORES)
+FETCHED_AND_SCORED = [BASES[name] for name in FETCHED_BASES if HARNESS]
+COMPARED = or_exit(comparisons, config, [*EVALUATED.of_text.ends.values(), *FETCHED_AND_SCORED])
+COMPARED_FOLDERS = folders_compared(COMPARED, EVALUATED.files)
 
 
 rule report:
@@ -34,7 +35,7 @@ rule report:
     localrule: True
     input:
         "<results>/report.html",
-        [f"{FIGURES}/training/{run.stage}-{run.name}.svg" for run in RUNS],
+        [f"{FIGURES}/training/{run.stage}-{run.name}.svg" for run in RUNS.values()],
         [f"{FIGURES}/checkpoints/{chain}.svg" for chain, files in SCORED_STEPS.items() if files],
 
 
@@ -46,7 +47,7 @@ rule write_report:
     input:
         results=TOLD,
         plans=lambda w: [name for name in PLANNED if PLACE.exists(name)],
-        scores=lambda w: [file for file in SCORES if file.endswith("scores.json")],
+        scores=lambda w: [file for file in EVALUATED.files if file.endswith("scores.json")],
         templates=[PLACE.source(path) for path in PAGE_FILES],
         code=code_inputs("report/write_report", "workflow"),
     output:
@@ -61,7 +62,7 @@ rule write_report:
     params:
         recipe=lambda w: page_recipe(
             config,
-            RUNS,
+            RUNS.values(),
             TEXTS,
             {name: path.stem for name, path in snakefiles(workflow).items()},
             PLACE.prefixed,
@@ -98,8 +99,8 @@ rule collect_history:
 rule plot_training:
     """Plot the loss and the learning rate of a run."""
     input:
-        history=lambda w: f"{STAGE_RUNS[w.stage][w.run].folder}/history.csv",
-        states=lambda w: STAGE_RUNS[w.stage][w.run].in_every_checkpoint("state.json"),
+        history=lambda w: f"<results>/{w.stage}/{w.run}/history.csv",
+        states=lambda w: RUNS[f"{w.stage}/{w.run}"].in_every_checkpoint("state.json"),
         code=code_inputs("report/plot_training", "workflow"),
     output:
         report(
@@ -111,7 +112,7 @@ rule plot_training:
     log:
         "<logs>/figures/training-{stage}-{run}.log",
     wildcard_constraints:
-        stage=one_of(STAGE_RUNS),
+        stage=one_of(STAGES),
     threads: 1
     conda:
         "../envs/workflow.yaml"
@@ -130,7 +131,7 @@ rule compare:
         history=lambda w: sorted({*HISTORY, *kept_runs(located("<results>/history"))}),
         code=code_inputs("report/compare", "workflow"),
     params:
-        recipe={"current": list(RUN_FOLDERS)},
+        recipe={"current": list(RUNS)},
     log:
         "<logs>/compare/table.log",
     threads: 1
@@ -143,13 +144,13 @@ rule compare:
 rule compare_runs:
     """Compare the held-out metrics of all runs, with mean and spread over seeds."""
     input:
-        metrics=[f"{run.folder}/metrics.json" for group in repetitions(RUNS) for run in group],
+        metrics=[f"{run.folder}/metrics.json" for group in repetitions(RUNS.values()) for run in group],
         code=code_inputs("report/compare_runs", "workflow"),
     output:
         csv="<results>/compare/runs.csv",
         table="<results>/compare/runs.md",
     params:
-        recipe={"groups": groups_of(RUNS)},
+        recipe={"groups": groups_of(RUNS.values())},
     log:
         "<logs>/compare/runs.log",
     threads: 1

@@ -4,25 +4,25 @@
 rule fill_mask:
     """Predict the masked token of each prompt with a masked language model."""
     input:
-        model=lambda w: Model(INFERENCE_MODELS[w.run]).files,
-        code=code_inputs("samples/fill_mask", lambda w: INFERENCE_MODELS[w.run].backend),
+        model=lambda w: MASKED[w.run].files,
+        code=code_inputs("samples/fill_mask", lambda w: MASKED[w.run].backend),
     output:
         "<results>/mlm/{run}/fill_mask.json",
     params:
         recipe=lambda w: {
             "path": f"mlm/{w.run}",
             "prompts": config["prompts"]["fill_mask"],
-            "backend": INFERENCE_MODELS[w.run].backend,
+            "backend": MASKED[w.run].backend,
             "cpu_threads": config["cpu_threads"],
         },
     log:
         "<logs>/mlm/{run}/fill_mask.log",
     wildcard_constraints:
-        run=one_of(INFERENCE_MODELS),
+        run=one_of(MASKED),
     threads: config["cpu_threads"]
     resources:
-        mem_mb=lambda w: mem_mb(INFERENCE_MODELS[w.run], "fill_mask"),
+        mem_mb=lambda w: mem_mb(MASKED[w.run], "fill_mask"),
     conda:
-        lambda w: f"../envs/{INFERENCE_MODELS[w.run].backend}.yaml"
+        lambda w: f"../envs/{MASKED[w.run].backend}.yaml"
     script:
         "../scripts/samples/fill_mask.py"

@@ -1,43 +1,12 @@
 """Tasks with labels: masked models finetuned with several learning rates and seeds, and scores on held-out examples."""
 
-from tpulm.workflow.budget import planned_of
-from tpulm.config.task_chains import FOLDER as TASKS_FOLDER
-from tpulm.config.tasks import labelled_tasks
+from tpulm.config.tasks import FOLDER as TASKS_FOLDER
 from tpulm.corpus.sources import task_files
 
-TASKS = {task.name: task for task in labelled_tasks(config)}
-# The checkpoints of runs that are finetuned on each task.
-TASK_STEPS = {
-    name: or_exit(
-        CheckpointFiles,
-        f"{task.key}.checkpoints",
-        task.recipe["checkpoints"],
-        {run.path: run for run in task.models if run.path in RUN_FOLDERS},
-        located,
-        f"tasks/{name}/",
-    )
-    for name, task in TASKS.items()
-}
-# The chains of checkpoints by task and model, as in SCORED.
-TASK_CHAINS = {(name, run.path): task.chains(run) for name, task in TASKS.items() for run in task.models}
-TASK_MODELS = list(TASK_CHAINS)
-TASK_CHAINS |= {
-    (name, path): TASKS[name].chains(model.run, model.at)
-    for name, steps in TASK_STEPS.items()
-    for path, model in steps.models.items()
-}
-# Every chain by its folder below results/, which is the wildcard `chain`. Chains are pruned and verified like runs.
-TUNED = {chain.path: chain for chains in TASK_CHAINS.values() for chain in chains}
-CHAINS |= TUNED
-# Runs and models on tasks that have plans, by folder below results/plan/, which is the wildcard `planned`.
-PLANS = planned_of(config)
+TASKS, TUNED = EVALUATED.tasks, EVALUATED.tuned
+# The chains of checkpoints by task and model.
+TASK_CHAINS = EVALUATED.chains_of
 TASK_SOURCES = {name: or_exit(task_files, task.key, task.reading) for name, task in TASKS.items()}
-# Files that `compare` and the report read.
-TASK_SCORES = [
-    f"{TASKS_FOLDER}/{task}/{model}/{file}" for task, model in TASK_MODELS for file in ("scores.json", "items.parquet")
-]
-TASK_SCORES += [file for steps in TASK_STEPS.values() for path in steps.chains for file in steps.files(path)]
-SCORES += TASK_SCORES + [mark for chain in TUNED.values() for mark in chain.pruned]
 
 
 if workflow.is_main_process:
@@ -45,11 +14,16 @@ if workflow.is_main_process:
         say(left_out)
 
 
+def examples_of(wildcards) -> str:
+    """Return the folder of the examples that a chain is trained on."""
+    return TASKS[TUNED[wildcards.chain].key.removeprefix("evaluation.tasks.")].folder
+
+
 rule tasks:
     """Target: the scores of every model on every task of evaluation.tasks."""
     localrule: True
     input:
-        TASK_SCORES,
+        [scores.files for scores in EVALUATED.on_tasks.values()],
         [chain.pruned for chain in TUNED.values()],
 
 
@@ -105,12 +79,11 @@ rule fit_task_baselines:
 rule train_task:
     """Train one segment of a model on a task, from the previous checkpoint to the next."""
     input:
-        train=lambda w: f"{TASKS_FOLDER}/{TUNED[w.chain].task}/train.parquet",
-        validation=lambda w: f"{TASKS_FOLDER}/{TUNED[w.chain].task}/validation.parquet",
-        task=lambda w: f"{TASKS_FOLDER}/{TUNED[w.chain].task}/task.json",
-        model=lambda w: TUNED[w.chain].init_at(int(w.step)),
-        # Only the first segment starts from these weights.
-        start=lambda w: [] if previous_checkpoint(TUNED[w.chain], int(w.step)) else TUNED[w.chain].initial_weights,
+        train=lambda w: f"{examples_of(w)}/train.parquet",
+        validation=lambda w: f"{examples_of(w)}/validation.parquet",
+        task=lambda w: f"{examples_of(w)}/task.json",
+        model=lambda w: TUNED[w.chain].start_at(int(w.step)),
+        start=lambda w: TUNED[w.chain].initial_at(int(w.step)),
         previous=lambda w: previous_checkpoint(TUNED[w.chain], int(w.step)),
         code=code_inputs("tasks/train_task", "jax"),
     output:
@@ -136,14 +109,14 @@ rule predict_task:
         validation=f"{TASKS_FOLDER}/{{task}}/validation.parquet",
         test=f"{TASKS_FOLDER}/{{task}}/test.parquet",
         task=f"{TASKS_FOLDER}/{{task}}/task.json",
-        model=lambda w: TASK_CHAINS[w.task, w.model][0].init_files,
-        best=lambda w: [chain.best for chain in TASK_CHAINS[w.task, w.model]],
+        model=lambda w: TASK_CHAINS[w.task, w.model][0].sizes,
+        best=lambda w: [chain.weights for chain in TASK_CHAINS[w.task, w.model]],
         code=code_inputs("tasks/predict_task", "jax"),
     output:
         f"{TASKS_FOLDER}/{{task}}/{{model}}/predictions.parquet",
     params:
-        recipe=lambda w: TASK_CHAINS[w.task, w.model][0].predicting
-        | {"chains": [chain.named for chain in TASK_CHAINS[w.task, w.model]]},
+        recipe=lambda w: TASKS[w.task].predicting
+        | {"cpu_threads": config["cpu_threads"], "chains": [chain.chain for chain in TASK_CHAINS[w.task, w.model]]},
     log:
         "<logs>/evaluation/tasks/{task}/{model}/predict.log",
     wildcard_constraints:
@@ -164,14 +137,14 @@ rule score_task:
         predictions=f"{TASKS_FOLDER}/{{task}}/{{model}}/predictions.parquet",
         baselines=f"{TASKS_FOLDER}/{{task}}/baselines.parquet",
         task=f"{TASKS_FOLDER}/{{task}}/task.json",
-        overlaps=lambda w: EVALUATED.overlaps_of(TASK_CHAINS[w.task, w.model][0].model_run, f"tasks/{w.task}"),
+        overlaps=lambda w: overlaps_of(EVALUATED.on_tasks[w.task].models[w.model], f"tasks/{w.task}"),
         code=code_inputs("tasks/score_task", "data"),
     output:
         scores=f"{TASKS_FOLDER}/{{task}}/{{model}}/scores.json",
         by_item=f"{TASKS_FOLDER}/{{task}}/{{model}}/items.parquet",
         chains=f"{TASKS_FOLDER}/{{task}}/{{model}}/chains.csv",
     params:
-        recipe=lambda w: TASKS[w.task].scoring | TASK_CHAINS[w.task, w.model][0].model.named,
+        recipe=lambda w: TASKS[w.task].scoring | EVALUATED.on_tasks[w.task].models[w.model].named,
     log:
         "<logs>/evaluation/tasks/{task}/{model}/score.log",
     wildcard_constraints:

@@ -1,9 +1,28 @@
 """TFRecords: tokenized documents, packed into records of one length. Each shard is written by its own job."""
 
 from tpulm.config.record_sets import no_records
+from tpulm.specs.shards import files_of_shard
 
-CAUSAL_RECORDS = [folder for folder, records in RECORD_SETS.items() if records.base]
-SHARDS = ShardInputs(RECORD_SETS, DOCUMENTS, in_place, PLACE.text)
+CAUSAL_RECORDS = [folder for folder, records in RECORDS.items() if records.base]
+
+
+def documents_of(records: str, wildcards) -> list[str]:
+    """Return the files that the documents of a shard are in."""
+    files = DOCUMENTS[RECORDS[records].collection, wildcards.split]
+    return [files[number] for number in files_of_shard(int(wildcards.shard), int(wildcards.shards), len(files))]
+
+
+def layout_of(records: str, split: str) -> dict:
+    """Return what the job of a shard takes of its set: also how many shards and files of documents there are."""
+    of = RECORDS[records]
+    return of.layout | {"shards": of.shards[split], "files": len(DOCUMENTS[of.collection, split])}
+
+
+def shard_elsewhere(wildcards):
+    """Return the file that was made elsewhere and becomes a shard; nothing where there is none."""
+    files = RECORDS["tfrecords"].made_elsewhere[wildcards.split]
+    known = int(wildcards.shard) < int(wildcards.shards) == len(files)
+    return PLACE.text(files[int(wildcards.shard)]) if known else []
 
 
 rule tfrecords:
@@ -12,19 +31,19 @@ rule tfrecords:
     input:
         [
             f"<results>/{folder}/{file}"
-            for folder, records in RECORD_SETS.items()
+            for folder, records in RECORDS.items()
             for file in ("manifest.json", *records.files)
         ]
-        if RECORD_SETS
+        if RECORDS
         else lambda w: or_exit(no_records),
 
 
-if "tfrecords" in RECORD_SETS and RECORD_SETS["tfrecords"].made_elsewhere:
+if "tfrecords" in RECORDS and RECORDS["tfrecords"].made_elsewhere:
 
     rule fetch_shard:
         """Check and copy an existing TFRecord file, and write its index."""
         input:
-            source=lambda w: SHARDS.elsewhere("tfrecords", w),
+            source=shard_elsewhere,
             tokenizer=TOKENIZER["tokenizer"],
             special_tokens_map=TOKENIZER["special_tokens_map"],
             code=code_inputs("tfrecords/fetch_shard", "data"),
@@ -33,7 +52,7 @@ if "tfrecords" in RECORD_SETS and RECORD_SETS["tfrecords"].made_elsewhere:
             index="<results>/tfrecords/{split}/{shard}-of-{shards}.index",
             sidecar="<results>/tfrecords/{split}/{shard}-of-{shards}.json",
         params:
-            recipe=RECORD_SETS["tfrecords"].layout,
+            recipe=RECORDS["tfrecords"].layout,
         log:
             "<logs>/tfrecords/{split}/{shard}-of-{shards}.log",
         threads: 1
@@ -42,13 +61,13 @@ if "tfrecords" in RECORD_SETS and RECORD_SETS["tfrecords"].made_elsewhere:
         script:
             "../scripts/tfrecords/fetch_shard.py"
 
-elif "tfrecords" in RECORD_SETS:
+elif "tfrecords" in RECORDS:
 
     rule write_shard:
         """Tokenize, pack and write the documents of one shard for masked models."""
         input:
-            corpus=lambda w: SHARDS.documents("tfrecords", w),
-            lengths=lambda w: SHARDS.lengths("tfrecords", w),
+            corpus=lambda w: list(map(in_place, documents_of("tfrecords", w))),
+            lengths=lambda w: [in_place(lengths_file(file)) for file in documents_of("tfrecords", w)],
             tokenizer=TOKENIZER["tokenizer"],
             special_tokens_map=TOKENIZER["special_tokens_map"],
             code=code_inputs("tfrecords/write_shard", "data"),
@@ -57,7 +76,7 @@ elif "tfrecords" in RECORD_SETS:
             index="<results>/tfrecords/{split}/{shard}-of-{shards}.index",
             sidecar="<results>/tfrecords/{split}/{shard}-of-{shards}.json",
         params:
-            recipe=lambda w: SHARDS.layout("tfrecords", w),
+            recipe=lambda w: layout_of("tfrecords", w.split),
         log:
             "<logs>/tfrecords/{split}/{shard}-of-{shards}.log",
         threads: 1
@@ -72,17 +91,18 @@ elif "tfrecords" in RECORD_SETS:
 rule write_causal_shard:
     """Tokenize, pack and write the documents of one shard for causal models."""
     input:
-        corpus=lambda w: SHARDS.documents(w.records, w),
-        lengths=lambda w: SHARDS.lengths(w.records, w),
-        tokenizer=lambda w: SHARDS.tokenizer(w.records),
-        fingerprint=lambda w: SHARDS.fingerprint(w.records),
+        corpus=lambda w: list(map(in_place, documents_of(w.records, w))),
+        lengths=lambda w: [in_place(lengths_file(file)) for file in documents_of(w.records, w)],
+        # A base model that is trained here has its vocabulary before its weights.
+        tokenizer=lambda w: vocabulary_inputs(BASES[RECORDS[w.records].base].vocabulary[1])[0],
+        fingerprint=lambda w: vocabulary_inputs(BASES[RECORDS[w.records].base].vocabulary[1])[1:],
         code=code_inputs("tfrecords/write_causal_shard", "jax"),
     output:
         records="<results>/{records}/{split}/{shard}-of-{shards}.tfrecord",
         index="<results>/{records}/{split}/{shard}-of-{shards}.index",
         sidecar="<results>/{records}/{split}/{shard}-of-{shards}.json",
     params:
-        recipe=lambda w: SHARDS.layout(w.records, w),
+        recipe=lambda w: layout_of(w.records, w.split),
     log:
         "<logs>/{records}/{split}/{shard}-of-{shards}.log",
     wildcard_constraints:
@@ -100,15 +120,15 @@ rule merge_manifest:
         unpack(
             lambda w: {
                 split: [f"<results>/{w.records}/{name}.json" for name in names]
-                for split, names in RECORD_SETS[w.records].names.items()
+                for split, names in RECORDS[w.records].names.items()
             }
         ),
         code=code_inputs("tfrecords/merge_manifest", "data"),
     output:
         manifest="<results>/{records}/manifest.json",
     params:
-        recipe=lambda w: pick(RECORD_SETS[w.records].layout, "sequence_length", "tokens_per_record", "packing")
-        | RECORD_SETS[w.records].loss,
+        recipe=lambda w: pick(RECORDS[w.records].layout, "sequence_length", "tokens_per_record", "packing")
+        | RECORDS[w.records].loss,
     log:
         "<logs>/{records}/manifest.log",
     threads: 1
@@ -121,7 +141,7 @@ rule merge_manifest:
 rule count_tokens:
     """Count the tokens of training text: what baselines of models predict by."""
     input:
-        records=lambda w: in_place(RECORD_SETS[w.records].manifest),
+        records=lambda w: in_place(RECORDS[w.records].manifest),
         code=code_inputs("tfrecords/count_tokens", "data"),
     output:
         "<results>/{records}/token_counts.npy",

@@ -32,9 +32,7 @@ rule prune_checkpoint:
     input:
         # The next checkpoint must be complete: until then, an interrupted segment restarts from this one.
         following=lambda w: in_place(CHAINS[w.chain].next_state(int(w.step))),
-        measured=lambda w: [
-            file for kind in OF_STEPS if w.chain in kind.chains for file in kind.before_pruning(w.chain, int(w.step))
-        ],
+        measured=lambda w: [file for scores in EVALUATED.all for file in scores.before_pruning(w.chain, int(w.step))],
         code=code_inputs("upkeep/prune_checkpoint", "data"),
     output:
         "<results>/{chain}/checkpoints/{step}/pruned.json",
@@ -108,7 +106,7 @@ rule track:
     input:
         code=code_inputs("upkeep/track", "workflow"),
     params:
-        recipe=specification(config, RUNS, PLACE, replay=True),
+        recipe=specification(config, RUNS.values(), PLACE, replay=True),
     log:
         "<logs>/track.log",
     threads: 1

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from tpulm.config.exported_models import same_origin
+from tpulm.config.outline import Outline, same_origin
 from tpulm.config.pinned import check_chat, check_dataset
 from tpulm.config.publications import check_publish
 from tpulm.config.record_sets import check_records_elsewhere
@@ -41,13 +41,14 @@ def check(config: dict) -> None:
     for name, recipe in finetune["runs"].items():
         check_finetune_run(f"finetune.runs.{name}", recipe, config["base"])
         check_start(name, finetune["runs"])
-    check_tasks(config, check_training, check_jax_run)
     for name, recipe in config["evaluation"]["pairs"]["sets"].items():
         check_dataset(f"evaluation.pairs.sets.{name}", recipe)
     check_plan(config["plan"])
     check_prompts(config["prompts"])
-    check_publish(config)
-    check_published(config)
+    outline = Outline(config)
+    check_tasks(outline, check_training, check_jax_run)
+    check_publish(outline)
+    check_published(outline.runs.values(), config)
 
 
 def check_no_secrets(where: str, value: object) -> None:

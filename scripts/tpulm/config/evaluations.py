@@ -1,13 +1,14 @@
 """What every model is scored on, and beside which baselines."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
-from tpulm.config.exported_models import Model, opening
-from tpulm.config.runs import Run
-from tpulm.specs.causal_families import vocabulary_of
+from tpulm.config.outline import Model, Outline, Run
+from tpulm.config.tasks import Task, labelled_tasks
+from tpulm.core.errors import UserError
+from tpulm.specs.artifacts import CHECKPOINT_FILES, PRUNED
+from tpulm.specs.harness_tasks import HarnessTask, tasks_of
 from tpulm.specs.recipes import pick
 from tpulm.specs.texts import has_responses
 
@@ -16,6 +17,8 @@ READING_KEYS = ("sequence_length", "batch_size", "microbatches")
 # Tokens that a masked model reads at once where no records say how many it was trained with.
 LENGTH = 128
 FOLDER = "<results>/evaluation"
+# What a score is in, and the values by item beside it.
+FILES = ("scores.json", "items.parquet")
 
 
 def overlap(searched: str, collection: str) -> str:
@@ -27,44 +30,179 @@ def overlap(searched: str, collection: str) -> str:
     return f"{FOLDER}/{searched}/overlap/{collection}.json"
 
 
-@dataclass(frozen=True)
+class Evaluation:
+    """The scores of models on held-out text and pairs, on a task, or on a task of the harness.
+
+    models  every model that is scored by its path: what runs end with, and their checkpoints whose weights are there.
+            No rule makes the scores of other checkpoints, so that nothing trains again for them
+    runs    those whose checkpoints are scored
+    """
+
+    def __init__(
+        self,
+        key: str,
+        which: str,
+        ends: Mapping[str, Model],
+        runs: Mapping[str, Run],
+        exists: Callable[[str], bool],
+        above: str = "",
+    ):
+        """Take which checkpoints the config names: best, last or all.
+
+        key     of the config that names them
+        ends    models that are scored as they are in the end, by path; runs  every run
+        exists  returns whether an artifact is there
+        above   below results/evaluation/, the folder of the scores, such as harness/NAME/
+
+        Raises UserError for a run that may stop early: of its checkpoints after that, only the best weights are there.
+        """
+        self.key, self.which, self.ends, self.exists, self.above = key, which, ends, exists, above
+        self.runs = {path: runs[path] for path in ends if path in runs}
+        for run in self.runs.values() if which != "best" else []:
+            if run.recipe["patience"]:
+                raise UserError(
+                    f"{key} is {which}, but {run.key} has patience, and checkpoints after an early "
+                    "stop have no weights of their own; allowed: best."
+                )
+        at_steps = [run.at(step) for path, run in self.runs.items() for step in self.there(path)]
+        self.models = {**ends, **{model.path: model for model in at_steps}}
+
+    def steps(self, path: str) -> list[int]:
+        """Return the steps of a run whose checkpoints the config names, beside the best one."""
+        return checkpoints_named(self.which, self.runs[path])
+
+    def there(self, path: str) -> list[int]:
+        """Return the steps of a run that the config names, and whose weights are not let go."""
+        return [step for step in self.steps(path) if not self.let_go(path, step)]
+
+    def file(self, path: str, step: int) -> str:
+        """Return the scores of a checkpoint."""
+        return f"{FOLDER}/{self.above}{path}/{step:08d}/scores.json"
+
+    def let_go(self, path: str, step: int) -> bool:
+        """Return whether the weights of a checkpoint were deleted, and not by accident: then none are made for this."""
+        folder = f"{self.runs[path].folder}/checkpoints/{step:08d}"
+        return self.exists(f"{folder}/{PRUNED}") and not self.exists(f"{folder}/{CHECKPOINT_FILES['weights']}")
+
+    def of_steps(self, path: str) -> list[str]:
+        """Return the scores of a run's checkpoints, in order: those that can be made, and those that are there."""
+        return [
+            self.file(path, step)
+            for step in (self.steps(path) if path in self.runs else [])
+            if not self.let_go(path, step) or self.exists(self.file(path, step))
+        ]
+
+    @property
+    def files(self) -> list[str]:
+        """Every file of scores."""
+        found = [f"{FOLDER}/{self.above}{path}/{file}" for path in self.ends for file in FILES]
+        return found + [file for path in self.runs for file in self.of_steps(path)]
+
+    def before_pruning(self, path: str, step: int) -> list[str]:
+        """Return the scores that a checkpoint waits for before its arrays are deleted."""
+        if path not in self.runs:
+            return []
+        file = self.file(path, step)
+        return [file] if step in self.there(path) or self.exists(file) else []
+
+    @property
+    def notes(self) -> list[str]:
+        """A sentence about each run with checkpoints that cannot be scored any more."""
+        found = []
+        for path, run in self.runs.items():
+            gone = [
+                step for step in self.steps(path) if self.let_go(path, step) and not self.exists(self.file(path, step))
+            ]
+            if gone:
+                found.append(
+                    f"{self.key} is {self.which}, but {run.key}.keep_checkpoints has deleted the weights at "
+                    f"{'step' if len(gone) == 1 else 'steps'} {', '.join(map(str, gone))}, which are not scored; to "
+                    f"restore them, delete {run.folder}/checkpoints and train again."
+                )
+        return found
+
+
 class Evaluations:
     """The scores of a config: their files, and what each is made of.
 
-    config        all of it, completed
-    masked        masked models, by name; measured  those of them whose tokenizer is that of the corpus
-    bases         base models that are trained here; finetuned  finetuning runs
-    collections   the texts, by folder below results/
+    of_text   on held-out text and pairs
+    tasks     tasks with labels by name; on_tasks  the scores on each; chains_of  the runs of each (task, path of model)
+    harness   tasks of the harness by name; by_harness  the scores on each
     """
 
-    config: Mapping
-    masked: Mapping[str, Run]
-    measured: Mapping[str, Run]
-    bases: Mapping[str, Run]
-    finetuned: Mapping[str, Run]
-    collections: Sequence[str]
-
-    @property
-    def text(self) -> Mapping:
-        """What the config says of the held-out text."""
-        return self.config["evaluation"]["text"]
-
-    @cached_property
-    def models(self) -> dict[str, Run]:
-        """The models that are scored, as STAGE/RUN."""
-        runs = [*self.masked.values(), *self.bases.values(), *self.finetuned.values()]
-        return {run.path: run for run in runs if self.pair_files or self.documents_of(run)}
-
-    @cached_property
-    def pair_files(self) -> list[str]:
-        """The sets of pairs."""
-        return [f"{FOLDER}/pairs/sets/{name}.jsonl" for name in self.config["evaluation"]["pairs"]["sets"]]
-
-    @cached_property
-    def text_files(self) -> dict[str, str]:
-        """The documents that are drawn of each text, by its folder below results/."""
+    def __init__(self, outline: Outline, exists: Callable[[str], bool]):
+        """Take what a config trains; `exists` returns whether an artifact is there. Raises UserError."""
+        self.outline, self.config = outline, outline.config
+        evaluation, runs = self.config["evaluation"], outline.runs
+        self.text: Mapping[str, Any] = evaluation["text"]
+        self.pair_files = [f"{FOLDER}/pairs/sets/{name}.jsonl" for name in evaluation["pairs"]["sets"]]
         drawn = self.text["documents"] or self.text["masked_documents"]
-        return {name: f"{FOLDER}/texts/{name}.parquet" for name in self.collections} if drawn else {}
+        self.text_files = {name: f"{FOLDER}/texts/{name}.parquet" for name in outline.texts} if drawn else {}
+        ends = {
+            path: model
+            for path, model in outline.models.items()
+            if (model.stage == "mlm" or path in runs) and (self.pair_files or self.documents_of(model))
+        }
+        self.of_text = Evaluation("evaluation.checkpoints", evaluation["checkpoints"], ends, runs, exists)
+        self.tasks: dict[str, Task] = {task.name: task for task in labelled_tasks(outline)}
+        self.on_tasks = {
+            name: Evaluation(
+                f"{task.key}.checkpoints", task.recipe["checkpoints"], task.models, runs, exists, f"tasks/{name}/"
+            )
+            for name, task in self.tasks.items()
+        }
+        self.chains_of: dict[tuple[str, str], list[Run]] = {
+            (name, path): self.tasks[name].chains(model, outline.models[model.named["path"]])
+            for name, scores in self.on_tasks.items()
+            for path, model in scores.models.items()
+        }
+        self.harness: dict[str, HarnessTask] = tasks_of(self.config)
+        causal = {path: model for path, model in outline.models.items() if model.stage != "mlm"}
+        self.by_harness = {
+            name: Evaluation(
+                f"{task.key}.checkpoints", task.recipe["checkpoints"], causal, runs, exists, f"harness/{name}/"
+            )
+            for name, task in self.harness.items()
+        }
+        self.all = [self.of_text, *self.on_tasks.values(), *self.by_harness.values()]
+
+    @cached_property
+    def tuned(self) -> dict[str, Run]:
+        """Every run of a model on a task by its path."""
+        return {chain.path: chain for chains in self.chains_of.values() for chain in chains}
+
+    @cached_property
+    def chains(self) -> dict[str, Run]:
+        """Every chain of checkpoints by its path: those of runs, and of models on tasks."""
+        return self.outline.runs | self.tuned
+
+    @cached_property
+    def asked_by_harness(self) -> dict[str, Model]:
+        """Every model that a task of the harness asks, by its path."""
+        return {path: model for scores in self.by_harness.values() for path, model in scores.models.items()}
+
+    @cached_property
+    def files(self) -> list[str]:
+        """The files of the target `evaluation`, which `all` builds, too."""
+        responses = [
+            f"{FOLDER}/responses/{run.path}/{file}"
+            for run in self.generating.values()
+            for file in (*FILES, "responses.json")
+        ]
+        found = [file for scores in self.all for file in scores.files]
+        return found + responses + [mark for chain in self.tuned.values() for mark in chain.pruned]
+
+    @cached_property
+    def planned(self) -> dict[str, list[Run]]:
+        """What one plan is of, by its folder below results/plan/: a run, or all chains of a model on a task."""
+        found = {path: [run] for path, run in self.outline.runs.items()}
+        for name, scores in self.on_tasks.items():
+            for path, model in scores.ends.items():
+                run = scores.runs.get(path)
+                models = [model, *(run.at(step) for step in scores.steps(path))] if run else [model]
+                chains = [chain for start in models for chain in self.tasks[name].chains(start, model)]
+                found[f"tasks/{name}/{path}"] = list({chain.path: chain for chain in chains}.values())
+        return found
 
     def sampling_of(self, collection: str) -> dict:
         """Return how documents of a text are drawn: as many as any model is scored on.
@@ -73,25 +211,30 @@ class Evaluations:
         """
         text = self.text
         kept = pick(text, "characters", "seed") | {"documents": max(text["documents"], text["masked_documents"])}
-        return kept | ({"responses": True} if scores_responses(self.config, collection) else {})
+        return kept | ({"responses": True} if self.scores_responses(collection) else {})
 
-    def documents_of(self, run: Run) -> int:
+    def scores_responses(self, collection: str) -> bool:
+        """Return whether causal models are scored on the responses of a text alone, as they are trained on them."""
+        texts = self.outline.texts
+        return collection in texts and has_responses(texts[collection].recipe)
+
+    def documents_of(self, model: Model) -> int:
         """Return how many documents of each held-out split a model is scored on."""
-        return self.text["masked_documents" if run.stage == "mlm" else "documents"]
+        return self.text["masked_documents" if model.stage == "mlm" else "documents"]
 
-    def collections_of(self, run: Run) -> list[str]:
+    def collections_of(self, model: Model) -> list[str]:
         """Return the texts that a model is scored on: a base model also on the one for finetuning."""
-        if not self.documents_of(run):
+        if not self.documents_of(model):
             return []
-        if run.stage == "finetune":
+        if model.stage == "finetune":
             return ["finetune-text", "corpus"]
         # Whichever base a run names: to name another one must not score both again.
-        tuned = run.stage == "base" and "finetune-text" in self.collections
+        tuned = model.stage == "base" and "finetune-text" in self.outline.texts
         return ["corpus", *(["finetune-text"] if tuned else [])]
 
-    def scored_with(self, run: Run) -> list[str]:
+    def scored_with(self, model: Model) -> list[str]:
         """Return the texts that a model is scored on; the pairs go with the corpus."""
-        return self.collections_of(run) or ["corpus"]
+        return self.collections_of(model) or ["corpus"]
 
     def pairs_of(self, collection: str) -> list[str]:
         """Return the files of the sets of pairs that go with a text: all with the corpus."""
@@ -100,8 +243,8 @@ class Evaluations:
     @cached_property
     def generating(self) -> dict[str, Run]:
         """The finetuning runs, by name, whose models generate the responses of held-out documents."""
-        asked = self.responses and scores_responses(self.config, "finetune-text")
-        return dict(self.finetuned) if asked else {}
+        asked = self.responses and self.scores_responses("finetune-text")
+        return self.outline.runs_of("finetune") if asked else {}
 
     @property
     def responses(self) -> int:
@@ -111,70 +254,41 @@ class Evaluations:
     def generation(self, run: Run) -> dict:
         """Return what generating the responses of held-out documents takes of the config."""
         kept = {"responses": self.responses, "characters": self.text["characters"]}
-        return kept | opening(Model(run)) | pick(run.recipe, *READING_KEYS)
+        return kept | run.asked | pick(run.recipe, *READING_KEYS)
 
-    def scored_on(self, models: Mapping[str, Model]) -> dict[str, Any]:
-        """Return inputs of a rule that scores models, named by its wildcard `model`: on what, and beside what."""
+    def scored_on(self) -> dict[str, Any]:
+        """Return inputs of a rule that scores the model named by its wildcard: on what, and beside what."""
 
-        def of(files: Callable[[Run], list[str]]) -> Callable[[Any], list[str]]:
-            return lambda wildcards: files(models[wildcards.model].run)
+        def of(files: Callable[[Model], list[str]]) -> Callable[[Any], list[str]]:
+            return lambda wildcards: files(self.of_text.models[wildcards.model])
 
         return {
-            "texts": of(lambda run: [self.text_files[name] for name in self.collections_of(run)]),
+            "texts": of(lambda model: [self.text_files[name] for name in self.collections_of(model)]),
             "pairs": self.pair_files,
             "ngrams": of(self.ngrams_of),
-            "overlaps": of(lambda run: self.overlaps_of(run, *(f"texts/{name}" for name in self.scored_with(run)))),
+            "overlaps": of(lambda model: overlaps_of(model, *(f"texts/{name}" for name in self.scored_with(model)))),
         }
 
-    def ngrams_of(self, run: Run) -> list[str]:
+    def ngrams_of(self, model: Model) -> list[str]:
         """Return the scores of n-gram models that stand beside those of a model: of each text, in its vocabulary."""
-        return [f"{FOLDER}/ngrams/{name}/{self.vocabulary_of(run)}.parquet" for name in self.scored_with(run)]
-
-    def overlaps_of(self, run: Run, *searched: str) -> list[str]:
-        """Return what of evaluations is in the texts that a model was trained on here, its base model's among them.
-
-        searched  see `overlap`
-        """
-        if run.stage == "finetune":
-            texts = ["finetune-text", *(["corpus"] if "model" in run.base else [])]
-        else:
-            texts = [] if "pretrained" in run.recipe or "preset" in run.recipe else ["corpus"]
-        return [overlap(own, text) for text in texts for own in searched]
-
-    def vocabulary_of(self, run: Run) -> str:
-        """Return the name of a model's vocabulary: a key of `vocabularies`."""
-        if run.stage == "mlm":
-            return "tokenizer" if run.name in self.measured else f"mlm-{run.name}"
-        return f"base-{run.name if run.stage == 'base' else run.recipe['base']}"
+        return [f"{FOLDER}/ngrams/{name}/{model.vocabulary[0]}.parquet" for name in self.scored_with(model)]
 
     @cached_property
     def vocabularies(self) -> dict[str, list[str]]:
         """The files of each vocabulary that a scored model has, the one that is read first."""
-        return {self.vocabulary_of(run): self.vocabulary_files(run) for run in self.models.values()}
-
-    def vocabulary_files(self, run: Run) -> list[str]:
-        """Return the files of the vocabulary of a model: a tokenizer's, a base model's, or a preset's."""
-        if run.stage == "mlm":
-            folder = "<results>/tokenizer" if run.name in self.measured else f"<results>/mlm/{run.name}/model"
-            return [f"{folder}/tokenizer.json", f"{folder}/special_tokens_map.json"]
-        name = run.name if run.stage == "base" else run.recipe["base"]
-        if name in self.bases:
-            return [f"<results>/{vocabulary_of(name, self.config['base'][name])}"]
-        return [f"<results>/base/{name}/preset", f"<results>/base/{name}/preset.json"]
+        return dict(model.vocabulary for model in self.of_text.ends.values())
 
     def scoring(self, model: Model) -> dict:
         """Return what the scores of a model take of the config."""
-        run, documents = model.run, {"documents": self.documents_of(model.run)}
-        if run.stage != "mlm":
-            return documents | opening(model) | pick(run.recipe, *READING_KEYS)
-        length = self.config["tfrecords"]["sequence_length"] if run.name in self.measured else LENGTH
-        return documents | {"key": run.key, **model.named, **run.evaluation_params, "length": length}
+        documents = {"documents": self.documents_of(model)}
+        if model.stage != "mlm":
+            return documents | model.asked | pick(model.recipe, *READING_KEYS)
+        return documents | model.asked | {"length": model.records.sequence_length if model.records else LENGTH}
 
 
-def scores_responses(config: Mapping, collection: str) -> bool:
-    """Return whether causal models are scored on the responses of a text alone, as they are trained on them."""
-    text = config["corpus"] if collection == "corpus" else config["finetune"].get("text")
-    return text is not None and has_responses(text)
+def overlaps_of(model: Model, *searched: str) -> list[str]:
+    """Return what of evaluations is in the texts that a model was trained on here; searched  see `overlap`."""
+    return [overlap(own, text) for text in model.trained_on for own in searched]
 
 
 def checkpoints_named(which: str, run: Run) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpulm.config.exported_models import sampling_of
+from tpulm.config.outline import sampling_of
 from tpulm.config.reading import complete, read_config
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, sha256

@@ -1,4 +1,4 @@
-"""How large a run's model is, from its config alone: parameters, and the bytes that training keeps of them.
+"""How large a model is, from its config alone: parameters, and the bytes that training keeps of them.
 
 What memory and disk are asked for follows from here; nothing is built and nothing is downloaded.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpulm.config.runs import Run
+from tpulm.config.outline import Model
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.specs.causal_families import FAMILIES, constructor
@@ -64,23 +64,14 @@ class ModelSize:
         return self.vocabulary * self.hidden
 
 
-def model_size(run: Run) -> ModelSize:
-    """Return the size of a run's model, or of what `assumed` names."""
-    recipe = run.recipe
-    if run.stage == "mlm":
-        return masked_size(*masked_model_of(run))
-    base = recipe if run.stage == "base" else run.base
-    size = base_size(base)
-    if recipe.get("method") != "lora":
-        return size
-    return causal_size(*backbone_of(base), lora=recipe)
-
-
-def masked_model_of(run: Run) -> tuple[Mapping[str, Any], int]:
-    """Return the sizes of a masked model and of its vocabulary: of its config, or of the folder that it comes from."""
-    if run.origin is None:
-        return run.recipe["model"], run.config["tokenizer"].get("vocab_size", UNKNOWN_VOCABULARY)
-    return sizes_in_folder(run.origin["pretrained"]) or (UNKNOWN_MASKED, UNKNOWN_VOCABULARY)
+def model_size(model: Model) -> ModelSize:
+    """Return the size of a model, or of what `assumed` names."""
+    if model.stage != "mlm":
+        lora = model.recipe if model.recipe.get("method") == "lora" else None
+        return causal_size(*backbone_of(model.base), lora=lora)
+    if model.origin is None:
+        return masked_size(model.recipe["model"], model.vocab_size or UNKNOWN_VOCABULARY)
+    return masked_size(*(sizes_in_folder(model.origin["pretrained"]) or (UNKNOWN_MASKED, UNKNOWN_VOCABULARY)))
 
 
 def sizes_in_folder(place: str) -> tuple[Mapping[str, Any], int] | None:
@@ -92,32 +83,23 @@ def sizes_in_folder(place: str) -> tuple[Mapping[str, Any], int] | None:
         return None
 
 
-def assumed(run: Run) -> str | None:
-    """Return the model whose size is taken for a run's, because only a hub knows it; None where it is known."""
-    if run.stage == "mlm":
-        return ASSUMED_MASKED if run.origin and not sizes_in_folder(run.origin["pretrained"]) else None
-    return assumed_base(run.recipe if run.stage == "base" else run.base)
+def assumed(model: Model) -> str | None:
+    """Return the model whose size is taken for another one's, because only a hub knows it; None where it is known."""
+    if model.stage == "mlm":
+        return ASSUMED_MASKED if model.origin and not sizes_in_folder(model.origin["pretrained"]) else None
+    return ASSUMED if backbone_of(model.base) is UNKNOWN else None
 
 
-def assumed_base(base: Mapping) -> str | None:
-    """Return what `assumed` does, of a base model."""
-    return ASSUMED if backbone_of(base) is UNKNOWN else None
-
-
-def is_built(base: Mapping) -> bool:
+def is_built(model: Model) -> bool:
     """Return whether fetching a base model converts it, in float32.
 
     A preset of Keras is copied. A repository of the hub counts as one that is converted.
     """
+    preset = model.base["preset"]
     try:
-        return "registered_name" not in read_json(Path(base["preset"]) / "config.json")
+        return "registered_name" not in read_json(Path(preset) / "config.json")
     except (OSError, UserError, ValueError, TypeError):
-        return str(base["preset"]).startswith("hf://")
-
-
-def base_size(base: Mapping) -> ModelSize:
-    """Return the size of a base model, an entry under base in the config."""
-    return causal_size(*backbone_of(base))
+        return preset.startswith("hf://")
 
 
 def backbone_of(base: Mapping) -> tuple[str, Mapping[str, Any]]:
@@ -200,34 +182,29 @@ def masked_size(model: Mapping[str, Any], vocabulary: int) -> ModelSize:
     return ModelSize(embeddings + layers * block + head, layers, hidden, sizes["num_attention_heads"], vocabulary)
 
 
-def trainable(run: Run) -> int:
-    """Return the number of parameters that a run trains."""
-    size = model_size(run)
-    return size.adapters or size.parameters
+def weight_bytes(model: Model) -> int:
+    """Return the bytes of the weights of a model that are trained: float32, whatever computes with them."""
+    size = model_size(model)
+    return FLOAT32 * (size.adapters or size.parameters)
 
 
-def weight_bytes(run: Run) -> int:
-    """Return the bytes of the weights that a run trains: float32, whatever computes with them."""
-    return FLOAT32 * trainable(run)
-
-
-def model_bytes(run: Run) -> int:
-    """Return the bytes of a run's model while it is trained: LoRA's own weights, and the others as they are stored."""
-    size, recipe = model_size(run), run.recipe
+def model_bytes(model: Model) -> int:
+    """Return the bytes of a model while it is trained: LoRA's own weights, and the others as they are stored."""
+    size, recipe = model_size(model), model.recipe
     stored = recipe.get("base_precision") or recipe["precision"]
     return STORED[stored] * size.parameters + FLOAT32 * size.adapters
 
 
-def optimizer_bytes(run: Run) -> int:
+def optimizer_bytes(model: Model) -> int:
     """Return the bytes of an optimizer's state.
 
     Two moments of each weight in AdamW (Loshchilov and Hutter 2019), one in Lion (Chen et al. 2023), and in Adafactor a
     row and a column of each matrix (Shazeer and Stern 2018).
     """
-    weights, name = weight_bytes(run), run.recipe["optimizer"]["name"]
-    return {"adamw": 2 * weights, "lion": weights, "adafactor": 2 * weights // model_size(run).hidden}[name]
+    weights, name = weight_bytes(model), model.recipe["optimizer"]["name"]
+    return {"adamw": 2 * weights, "lion": weights, "adafactor": 2 * weights // model_size(model).hidden}[name]
 
 
-def checkpoint_bytes(run: Run) -> int:
+def checkpoint_bytes(model: Model) -> int:
     """Return the bytes of a checkpoint: the weights, the best so far, and the optimizer's state."""
-    return 2 * weight_bytes(run) + optimizer_bytes(run)
+    return 2 * weight_bytes(model) + optimizer_bytes(model)

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tpulm.config.exported_models import Model
+from tpulm.config.outline import Outline, Run, checkpoint_period
 from tpulm.config.record_sets import RecordSet
-from tpulm.config.runs import Run, checkpoint_period, record_sets_of, runs_of
 from tpulm.core.errors import UserError, describe
 from tpulm.specs.artifacts import (
     ADAPTER_FILES,
@@ -73,17 +72,16 @@ class Publication:
         return bool(self.step and self.card)
 
 
-def publications_of(config: Mapping) -> dict[str, Publication]:
+def publications_of(outline: Outline) -> dict[str, Publication]:
     """Return what a completed config can publish, by name, without checkpoints and the archive: what has a card."""
-    runs = runs_of(config)
     found = []
-    if "tokenizer" in config:
+    if "tokenizer" in outline.config:
         files = within("tokenizer", TOKENIZER_FILES.values())
         found.append(Publication("tokenizer", "tokenizer", files))
-    for records in record_sets_of(config, runs).values():
+    for records in outline.records.values():
         files = within(records.folder, (*records.files, MANIFEST))
         found.append(Publication(records.folder, "records", files, records=records))
-    found += [publication for run in runs for publication in publications_of_run(run)]
+    found += [publication for run in outline.runs.values() for publication in publications_of_run(run)]
     return {publication.name: publication for publication in found}
 
 
@@ -122,7 +120,7 @@ def checkpoints_of(run: Run, period: int) -> list[Publication]:
         here = checkpoint_folder(step)
         files = {f"{here}/{file}": f"{run.path}/{here}/{file}" for file in (CHECKPOINT_FILES | SEGMENT_FILES).values()}
         if run.stage == "mlm":
-            exported = [file.removeprefix("<results>/") for file in Model(run, step).files]
+            exported = [file.removeprefix("<results>/") for file in run.at(step).files]
             files |= {f"{here}/{file}": path for file, path in zip(MODEL_FILES, exported, strict=True)}
             files[f"{here}/{CARD}"] = f"publish/cards/{run.path}/{step:08d}/{CARD}"
         name, state = f"{CHECKPOINTS}/{run.path}/{step:08d}", run.checkpoint(step)["state"]
@@ -135,21 +133,21 @@ def checkpoint_folder(step: int) -> str:
     return f"{CHECKPOINTS}/{step:08d}"
 
 
-def chosen(config: Mapping) -> dict[str, Publication]:
+def chosen(outline: Outline) -> dict[str, Publication]:
     """Return what a completed config publishes, by name: what publish.artifacts names, with checkpoints if asked for.
 
     An artifact is named by its name, or the beginning of it up to a slash: mlm stands for all masked models.
     """
-    section = config.get("publish")
+    section = outline.config.get("publish")
     if section is None:
         return {}
     found = {
         name: publication
-        for name, publication in publications_of(config).items()
+        for name, publication in publications_of(outline).items()
         if "artifacts" not in section or any(f"{name}/".startswith(f"{part}/") for part in section["artifacts"])
     }
     if ARCHIVE in section.get("artifacts", ()):
-        path = archive_of(config).removeprefix("<results>/")
+        path = archive_of(outline.config).removeprefix("<results>/")
         files = {f"{path}{end}".removeprefix("archive/"): f"{path}{end}" for end in ("", ".sha256")}
         found[ARCHIVE] = Publication(ARCHIVE, ARCHIVE, files)
     if section["sync"]:
@@ -224,19 +222,19 @@ def published_before(publication: Publication, published: Mapping[str, Publicati
     return earlier[-1:]
 
 
-def check_publish(config: Mapping) -> None:
+def check_publish(outline: Outline) -> None:
     """Check names of artifacts and repositories, and that checkpoints are there to be published. Raises UserError."""
-    section = config.get("publish")
+    section = outline.config.get("publish")
     if section is None:
         return
-    names = [*publications_of(config), ARCHIVE]
+    names = [*publications_of(outline), ARCHIVE]
     for index, part in enumerate(section.get("artifacts", ())):
         if not any(f"{name}/".startswith(f"{part}/") for name in names):
             raise UserError(
                 f"publish.artifacts[{index}] is {describe(part)}; allowed: {', '.join(names)}, or a prefix of one "
                 "that ends before a slash."
             )
-    for publication in chosen(config).values():
+    for publication in chosen(outline).values():
         name = repository_name(section, publication).rpartition("/")[2] if "hub" in section else ""
         if len(name) > LONGEST or re.search(r"--|\.\.|[-.]\Z", name):
             raise UserError(
@@ -302,14 +300,15 @@ def facts_of(publication: Publication) -> dict[str, str | list[str]]:
     return found
 
 
-def card_recipe(publication: Publication, config: Mapping) -> dict:
+def card_recipe(publication: Publication, outline: Outline) -> dict:
     """Return what a card takes of the config.
 
     name, kind, license (or None); source, where the artifact is to be loaded from: its repository, or its folder; of a
     tokenizer, where it is from; of a model, its sizes or the one that it starts from, and how it was trained; of a
     tuned one, its base; of a checkpoint on the hub, revision and subfolder
     """
-    section, run = config.get("publish", {}), publication.run
+    config, run = outline.config, publication.run
+    section = config.get("publish", {})
     kept: dict = {"name": publication.name, "kind": publication.kind, "source": source_of(publication, config)}
     kept["license"] = section.get("license")
     if publication.kind == "tokenizer":
@@ -321,22 +320,30 @@ def card_recipe(publication: Publication, config: Mapping) -> dict:
     unused = () if run.backend == "jax" else ("mesh",)
     kept["training"] = {key: run.recipe[key] for key in TRAINING_KEYS if key in run.recipe and key not in unused}
     if run.stage == "finetune":
-        return kept | {"base": base_of(run, config)}
+        return kept | {"base": base_of(run, outline)}
     return kept | {key: run.recipe[key] for key in ("model", "init") if key in run.recipe}
 
 
-def base_of(run: Run, config: Mapping) -> dict:
+def base_of(run: Run, outline: Outline) -> dict:
     """Return the base of a tuned model: its name, what keras-hub and transformers load it by, its name on the hub.
 
     The last two are None where they are not known.
     """
     name = run.recipe["base"]
     if "preset" in run.base:
-        return {"name": name, "preset": run.base["preset"], "transformers": None, "hub": run.hub_base["hub_name"]}
-    known = publications_of(config)
+        hub = hub_base(run)["hub_name"]
+        return {"name": name, "preset": run.base["preset"], "transformers": None, "hub": hub}
+    known, config = publications_of(outline), outline.config
     keras, transformers = (source_of(known[f"{kind}base/{name}"], config) for kind in ("", "transformers/"))
     hub = transformers if "hub" in config.get("publish", {}) else None
     return {"name": name, "preset": keras, "transformers": transformers, "hub": hub}
+
+
+def hub_base(run: Run) -> dict:
+    """Return name and revision on the hub of a run's base model; the name is None for one from elsewhere."""
+    preset = run.base.get("preset", "")
+    name = preset.removeprefix("hf://") if preset.startswith("hf://") else None
+    return {"hub_name": name, "hub_revision": run.base.get("revision")}
 
 
 def source_of(publication: Publication, config: Mapping) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tpulm.config.runs import Run, runs_of
+from tpulm.config.outline import Model, Run
 from tpulm.config.sweeps import name_of, repetitions
 from tpulm.core.errors import UserError, describe
 from tpulm.specs.artifacts import PUBLISHED_FIGURES
@@ -53,14 +53,14 @@ def page_run(run: Run, prefixed: Callable[[str], str]) -> dict[str, Any]:
     }
 
 
-def comparisons(config: Mapping, runs: Iterable[Run]) -> list[dict[str, Any]]:
+def comparisons(config: Mapping, models: Iterable[Model]) -> list[dict[str, Any]]:
     """Return what is compared: names of two models, first and second, and the runs of each, firsts and seconds.
 
     Those that evaluation.compare names; if it names none, every model with the first one of its stage, and every
     finetuned model with its base model.
     Raises UserError for a name that no model has.
     """
-    runs = list(runs)
+    runs = list(models)
     # The models that are repetitions of each other, with other seeds, by the name of all: STAGE/RUN.
     groups = {
         f"{group[0].stage}/{name_of([run.name for run in group])}": [run.path for run in group]
@@ -79,7 +79,7 @@ def comparisons(config: Mapping, runs: Iterable[Run]) -> list[dict[str, Any]]:
     ]
 
 
-def usual(runs: list[Run], groups: Mapping[str, list[str]]) -> Iterable[tuple[str, str]]:
+def usual(runs: list[Model], groups: Mapping[str, list[str]]) -> Iterable[tuple[str, str]]:
     """Yield the names of models that are compared if the config names none."""
     for stage in STAGES:
         first, *others = [name for name in groups if name.startswith(f"{stage}/")] or [""]
@@ -103,9 +103,9 @@ def folders_compared(pairs: Iterable[Mapping], files: Iterable[str]) -> list[tup
     return [(model, folder) for model in models for folder in folders if folder.endswith(f"/{model}")]
 
 
-def check_published(config: Mapping) -> None:
+def check_published(runs: Iterable[Run], config: Mapping) -> None:
     """Check that the figures of published runs are figures that these runs have."""
-    for run in runs_of(config):
+    for run in runs:
         published, where = run.recipe.get("published", {}), f"{run.key}.published"
         last = published.get("last_steps", 1)
         if last > run.recipe["steps"]:

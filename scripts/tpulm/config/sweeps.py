@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from tpulm.config.runs import Run
+from tpulm.config.outline import Model
 from tpulm.core.errors import UserError, describe
 from tpulm.specs.recipes import differing
 
@@ -115,16 +115,16 @@ def written(value: float) -> str:
     return f"{value:.12g}"
 
 
-def repetitions(runs: Iterable[Run]) -> list[list[Run]]:
+def repetitions(runs: Iterable[Model]) -> list[list[Model]]:
     """Return runs in groups that differ by nothing but IGNORED, in their order."""
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[Model]] = {}
     for run in runs:
         kept = {key: value for key, value in run.recipe.items() if key not in IGNORED}
         groups.setdefault(f"{run.stage} {json.dumps(kept, sort_keys=True)}", []).append(run)
     return list(groups.values())
 
 
-def groups_of(runs: Iterable[Run]) -> list[dict[str, Any]]:
+def groups_of(runs: Iterable[Model]) -> list[dict[str, Any]]:
     """Return of each group of `repetitions` its stage, name, how many runs it has, and its settings.
 
     Settings are what the groups of a stage do not have in common, by dotted key.

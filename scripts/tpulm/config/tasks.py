@@ -1,35 +1,53 @@
 """Tasks that masked models are finetuned on: what the config says of each, on which models, what is wrong with it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
-from tpulm.config.exported_models import masked_models
+from tpulm.config.outline import Model, Outline, Run, checkpoint_of
 from tpulm.config.pinned import check_dataset
-from tpulm.config.runs import Run
-from tpulm.config.task_chains import FIXED, FOLDER, TaskChain
 from tpulm.core.errors import UserError, describe
-from tpulm.specs.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
-from tpulm.specs.label_heads import CLASS, NUMBER, PRETRAINED, RANDOM, exported_model, without_either
+from tpulm.specs.artifacts import MODEL_FILES, PAD_ID, PAD_ID_OF_ROBERTA, TASKS
+from tpulm.specs.label_heads import CLASS, NUMBER, PRETRAINED, RANDOM, exported_model, masked_model, without_either
 from tpulm.specs.masked_architectures import find_architecture
 from tpulm.specs.masked_sizes import sizes_of
-from tpulm.specs.recipes import pick
+from tpulm.specs.recipes import given, pick
 
+FOLDER = f"<results>/{TASKS}"
+# Keys of a task that decide what a training step computes.
+STEP_KEYS = ("predict", "sequence_length", "batch_size", "optimizer", "precision", "mesh")
+# Keys of every run that a task does not have: what trains is small.
+FIXED: dict[str, Any] = {
+    "microbatches": 1,
+    "steps_per_execution": 1,
+    "remat": False,
+    "layout": {},
+    "determinism": "bytes",
+    "evaluate_every": None,
+    "patience": None,
+    "profile": {},
+}
 # The metrics that fit what is predicted; the first one is the default.
 METRICS = {CLASS: ("accuracy", "f1", "matthews"), NUMBER: ("pearson", "spearman")}
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task of the config."""
+    """A task of the config.
+
+    recipes  what the config says of every task, by name
+    masked   the masked models of the config by path, pretrained ones, too
+    """
 
     name: str
-    config: Mapping  # all of it, completed
+    recipes: Mapping[str, Mapping]
+    masked: Mapping[str, Model]
 
     @property
-    def recipe(self) -> dict:
+    def recipe(self) -> Mapping:
         """What the config says of it."""
-        return self.config["evaluation"]["tasks"][self.name]
+        return self.recipes[self.name]
 
     @property
     def key(self) -> str:
@@ -74,6 +92,11 @@ class Task:
         return {"names": names, "predict": self.recipe["predict"]}
 
     @property
+    def predicting(self) -> dict:
+        """What the job that predicts with the chains of a model takes of the recipe."""
+        return {"key": self.key, **pick(self.recipe, *STEP_KEYS, "host_device_count")}
+
+    @property
     def scoring(self) -> dict:
         """What the job that makes the scores takes of the recipe."""
         splits = self.given_splits
@@ -84,93 +107,131 @@ class Task:
             "selected_on_test": "test" in splits and splits.get("validation") == splits["test"],
         }
 
-    def chains(self, model: Run, at: int | None = None) -> list[TaskChain]:
+    def chains(self, model: Model, end: Model) -> list[Run]:
         """Return the chains of a model: of its weights, then of random ones where they are a baseline.
 
-        at  the step of the checkpoint whose weights those are; random ones are the same for all
+        end  what its run ends with: random weights are the same for each of its checkpoints
         """
-        starts = [(PRETRAINED, at)] + ([(RANDOM, None)] if "random_weights" in self.recipe["baselines"] else [])
+        starts = [(PRETRAINED, model)] + ([(RANDOM, end)] if "random_weights" in self.recipe["baselines"] else [])
         return [
-            TaskChain(model.stage, model.name, self.config, self.name, start, float(rate), seed, step)
-            for start, step in starts
+            self.chain(start, weights, float(rate), seed)
+            for weights, start in starts
             for rate in self.recipe["learning_rates"]
             for seed in self.recipe["seeds"]
         ]
 
+    def chain(self, model: Model, weights: str, rate: float, seed: int) -> Run:
+        """Return the chain of a model with one learning rate and seed, from its weights or from random ones."""
+        files = [file for file in model.files if not file.endswith(".safetensors")]
+        recipe = FIXED | self.recipe | given(model.recipe, "model") | {"learning_rate": rate, "seed": seed}
+        unknown = model.origin is None and model.vocab_size is None
+        initial = []
+        if "init" in self.recipe and weights == PRETRAINED:
+            other = Task(self.recipe["init"], self.recipes, self.masked)
+            rates, seeds = other.recipe["learning_rates"], other.recipe["seeds"]
+            initial = [other.chain(model, weights, float(rates[0]), seeds[0]).weights]
+        own: dict[str, Any] = {
+            "key": self.key,
+            "path": (path := f"{TASKS}/{self.name}/{model.path}/{weights}-rate-{rate:g}-seed-{seed}"),
+            "recipe": recipe,
+            "backend": "jax",
+            "records": None,
+            "weights": checkpoint_of(path, recipe["steps"])["best"],
+        }
+        return Run(
+            **{part.name: getattr(model, part.name) for part in fields(Model)} | own,
+            step_keys=STEP_KEYS,
+            said={"key": self.key, "seed": seed, "cpu_threads": model.opening["cpu_threads"]},
+            start=model.files if weights == PRETRAINED else files,
+            sizes=files,
+            initial=initial,
+            described=described(model, unknown),
+            plan_inputs={
+                "manifest": ["<results>/tfrecords/manifest.json"] if unknown else [],
+                # The config.json of a model from elsewhere.
+                "init": [f"<results>/{model.fetched}/{MODEL_FILES[0]}"] if model.origin else [],
+                "task": [f"{self.folder}/task.json"],
+            },
+            chain={"weights": weights, "rate": rate, "seed": seed},
+        )
+
     @cached_property
-    def models(self) -> list[Run]:
-        """The models that are finetuned on it: those that the config names, or all that JAX can open."""
+    def models(self) -> dict[str, Model]:
+        """The models that are finetuned on it, by path: those that the config names, or all that JAX can open."""
         if "models" in self.recipe:
-            known = candidates(self.config)
-            return [known[path] for path in self.recipe["models"]]
-        return [run for run in candidates(self.config).values() if obstacle(run) is None]
+            return {path: self.masked[path] for path in self.recipe["models"]}
+        return {path: model for path, model in self.masked.items() if obstacle(model) is None}
 
     @property
     def left_out(self) -> str | None:
         """A sentence that says which models JAX cannot open, where the config names none; None where it can all."""
-        if "models" in self.recipe:
+        skipped = [model.key for path, model in self.masked.items() if path not in self.models]
+        if "models" in self.recipe or not skipped:
             return None
-        found = [run.key for run in candidates(self.config).values() if run not in self.models]
-        return f"{self.key} skips {', '.join(found)}, which JAX cannot load." if found else None
+        return f"{self.key} skips {', '.join(skipped)}, which JAX cannot load."
 
 
-def labelled_tasks(config: Mapping) -> list[Task]:
+def described(model: Model, unknown: bool) -> dict:
+    """Return the sizes that a plan takes of a masked model on a task; none of one whose config.json has them.
+
+    unknown  whether only the TFRecords' manifest says how large its vocabulary is
+    """
+    if model.origin:
+        return {}
+    sizes = model.recipe["model"]
+    config = exported_model(sizes, model.backend) | {"model_type": sizes["architecture"]}
+    found = masked_model(config | {"vocab_size": model.vocab_size, "pad_token_id": PAD_ID})
+    return {key: value for key, value in found.items() if key != "vocabulary" or not unknown}
+
+
+def every_task(outline: Outline) -> list[Task]:
+    """Return the tasks of a completed config."""
+    masked = {model.path: model for model in outline.of_stage("mlm").values()}
+    recipes = outline.config["evaluation"]["tasks"]
+    return [Task(name, recipes, masked) for name in recipes]
+
+
+def labelled_tasks(outline: Outline) -> list[Task]:
     """Return the tasks of a completed config that some model is finetuned on."""
-    tasks = [Task(name, config) for name in config["evaluation"]["tasks"]]
-    return [task for task in tasks if task.models]
+    return [task for task in every_task(outline) if task.models]
 
 
-def candidates(config: Mapping) -> dict[str, Run]:
-    """Return the masked models of a completed config, pretrained ones, too, by their paths below results/."""
-    return {run.path: run for run in masked_models(config).values()}
-
-
-def sizes_on_jax(run: Run) -> dict:
+def sizes_on_jax(model: Model) -> dict:
     """Return the sizes of a masked model, as it is opened on JAX; none of one whose config.json will have them.
 
     Raises UserError where JAX cannot open it.
     """
-    if "model" not in run.recipe:
+    if "model" not in model.recipe:
         return {}
-    return sizes_of(without_either(exported_model(run.recipe["model"], run.backend)), f"{run.key}.model")
+    return sizes_of(without_either(exported_model(model.recipe["model"], model.backend)), f"{model.key}.model")
 
 
-def obstacle(run: Run) -> str | None:
+def obstacle(model: Model) -> str | None:
     """Return why JAX cannot open a masked model, as far as the config tells; None where it can."""
     try:
-        sizes_on_jax(run)
+        sizes_on_jax(model)
     except UserError as error:
         return str(error)
     return None
 
 
-def check_tasks(config: Mapping, *checks: Callable[[str, dict], None]) -> None:
+def check_tasks(outline: Outline, *checks: Callable[[str, dict], None]) -> None:
     """Check every task of a completed config.
 
     checks  of a run, which take its key and its recipe: a task is one, with its lowest learning rate
     """
-    for name, recipe in config["evaluation"]["tasks"].items():
-        task = Task(name, config)
+    tasks, titles = every_task(outline), {}
+    for task in tasks:
         for check in checks:
-            check(task.key, FIXED | recipe | {"learning_rate": min(recipe["learning_rates"])})
+            check(task.key, {**FIXED, **task.recipe, "learning_rate": min(task.recipe["learning_rates"])})
         check_task(task)
-        check_models(task)
-    for name in config["evaluation"]["tasks"]:
-        check_init(Task(name, config))
-    check_titles(config)
-
-
-def check_titles(config: Mapping) -> None:
-    """Check that the scores of no two tasks go by the same title."""
-    known: dict[str, Task] = {}
-    for name in config["evaluation"]["tasks"]:
-        task = Task(name, config)
+        check_models(task, outline.config)
+    for task in tasks:
+        check_init(task)
         title = task.scoring["title"]
-        if title in known:
-            raise UserError(
-                f"{task.key}.title is {describe(title)}, like that of {known[title].key}; allowed: a unique title."
-            )
-        known[title] = task
+        if other := titles.get(title):
+            raise UserError(f"{task.key}.title is {describe(title)}, like that of {other}; allowed: a unique title.")
+        titles[title] = task.key
 
 
 def check_task(task: Task) -> None:
@@ -189,7 +250,7 @@ def check_task(task: Task) -> None:
 
 def check_init(task: Task) -> None:
     """Check that the task that another one starts from leaves one set of weights for each of its models."""
-    recipe, where, others = task.recipe, f"{task.key}.init", task.config["evaluation"]["tasks"]
+    recipe, where, others = task.recipe, f"{task.key}.init", task.recipes
     if "init" not in recipe:
         return
     name = recipe["init"]
@@ -197,7 +258,7 @@ def check_init(task: Task) -> None:
     if name not in allowed:
         known = ", ".join(allowed) or "none"
         raise UserError(f"{where} is {name}; allowed: another task without this key: {known}.")
-    other = Task(name, task.config)
+    other = Task(name, others, task.masked)
     rates = other.recipe["learning_rates"]
     if len(rates) > 1:
         raise UserError(f"{where} is {name}, which has {len(rates)} learning_rates; allowed: a task with one.")
@@ -206,14 +267,14 @@ def check_init(task: Task) -> None:
             f"{task.key}.checkpoints is {recipe['checkpoints']}, but {where} is {name}, whose checkpoints is "
             f"{other.recipe['checkpoints']}; allowed: the same for both, or best."
         )
-    missing = sorted({run.key for run in task.models} - {run.key for run in other.models})
+    missing = sorted(model.key for path, model in task.models.items() if path not in other.models)
     if missing:
         raise UserError(f"{where} is {name}, which is not for {missing[0]}; allowed: a task with the same models.")
 
 
-def check_models(task: Task) -> None:
+def check_models(task: Task, config: Mapping) -> None:
     """Check that JAX can open the models that a task names, and that its examples fit all that it has."""
-    recipe, where, known = task.recipe, task.key, candidates(task.config)
+    recipe, where, known = task.recipe, task.key, task.masked
     for path in recipe.get("models", []):
         if path not in known:
             raise UserError(
@@ -222,20 +283,15 @@ def check_models(task: Task) -> None:
             )
         if found := obstacle(known[path]):
             raise UserError(f"{where}.models has {path}, which JAX cannot load: {found}")
-    for run in task.models:
-        check_length(where, recipe["sequence_length"], run)
-
-
-def check_length(where: str, length: int, run: Run) -> None:
-    """Check that a masked model has a position for each token, as far as the config tells."""
-    sizes = sizes_on_jax(run)
-    if not sizes:
-        return
-    positions = sizes["max_position_embeddings"] - unused_positions(run.recipe["model"], run.config, run.key, "jax")
-    if length > positions:
-        raise UserError(
-            f"{where}.sequence_length is {length}; allowed: {positions} or less, the positions of {run.key}."
-        )
+    length = recipe["sequence_length"]
+    for model in task.models.values():
+        if sizes := sizes_on_jax(model):
+            unused = unused_positions(model.recipe["model"], config, model.key, "jax")
+            positions = sizes["max_position_embeddings"] - unused
+            if length > positions:
+                raise UserError(
+                    f"{where}.sequence_length is {length}; allowed: {positions} or less, the positions of {model.key}."
+                )
 
 
 def unused_positions(model: Mapping, config: Mapping, where: str, backend: str) -> int:

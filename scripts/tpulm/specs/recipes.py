@@ -7,13 +7,8 @@ from typing import Any
 STAGES = ("mlm", "base", "finetune")
 # Keys of a run on JAX that say how a step is computed, beside determinism.
 JAX_KEYS = ("mesh", "layout", "microbatches", "remat", "steps_per_execution")
-# Keys that every training step takes from its run, and those of each stage beside them.
+# Keys that every training step takes from its run.
 STEP_KEYS = ("batch_size", "optimizer", "precision", "seed")
-STAGE_KEYS = {
-    "mlm": ("model", "masking"),
-    "base": ("sequence_length", "packing", "model"),
-    "finetune": ("sequence_length", "packing"),
-}
 # What LoRA adapts, and how.
 LORA_KEYS = ("rank", "alpha", "targets", "base_precision")
 
@@ -21,6 +16,11 @@ LORA_KEYS = ("rank", "alpha", "targets", "base_precision")
 def pick(recipe: Mapping, *keys: str) -> dict:
     """Return these keys of a recipe."""
     return {key: recipe[key] for key in keys}
+
+
+def given(recipe: Mapping, *keys: str) -> dict:
+    """Return those of these keys that a recipe has."""
+    return {key: recipe[key] for key in keys if key in recipe}
 
 
 def differing(recipes: list[Mapping]) -> list[dict[str, Any]]:

@@ -2,12 +2,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-from tpulm.config.evaluations import checkpoints_named
-from tpulm.config.runs import Run, checkpoint_period, runs_of
-from tpulm.config.tasks import Task, labelled_tasks
+from tpulm.config.outline import Run, checkpoint_period
 from tpulm.core import bucket
 from tpulm.core.accelerators import IDLE_MINUTES, is_tpu, topology
 from tpulm.core.errors import UserError
@@ -15,46 +12,9 @@ from tpulm.specs.artifacts import CHECKPOINT_FILES
 from tpulm.specs.record_arrays import HELD_OUT_RECORDS
 
 
-@dataclass(frozen=True)
-class Planned:
-    """What one plan is of.
-
-    name     its folder below results/plan/: STAGE/RUN, or tasks/TASK/ and the path of the model
-    chains   what trains with the planned step, each a run of its own: the run alone, or all chains of a model on a task
-    task     the task; None for a run
-    """
-
-    name: str
-    chains: list[Run]
-    task: str | None = None
-
-    @property
-    def run(self) -> Run:
-        """The run, or the first of the chains."""
-        return self.chains[0]
-
-    @property
-    def recipe(self) -> dict:
-        """What the plan takes of them, see `Run.plan`; of a task, also how many chains there are."""
-        return self.run.plan() | ({"chains": len(self.chains)} if self.task else {})
-
-
-def planned_of(config: Mapping) -> dict[str, Planned]:
-    """Return what is planned of a completed config, by name."""
-    found = [Planned(run.path, [run]) for run in runs_of(config)]
-    found += [
-        Planned(f"tasks/{task.name}/{model.path}", chains_on(task, model), task.name)
-        for task in labelled_tasks(config)
-        for model in task.models
-    ]
-    return {planned.name: planned for planned in found}
-
-
-def chains_on(task: Task, model: Run) -> list[Run]:
-    """Return the chains of a model on a task, with those of its checkpoints where it is trained here."""
-    steps = [] if "pretrained" in model.recipe else checkpoints_named(task.recipe["checkpoints"], model)
-    chains = [chain for at in (None, *steps) for chain in task.chains(model, at)]
-    return list({chain.folder: chain for chain in chains}.values())
+def plan_recipe(chains: Sequence[Run]) -> dict:
+    """Return what a plan takes of what trains with its step: a run alone, or all chains of a model on a task."""
+    return chains[0].plan() | ({"chains": len(chains)} if chains[0].chain else {})
 
 
 # What of a plan's recipe leaves the step as it is.

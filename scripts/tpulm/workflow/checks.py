@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
+from tpulm.config.outline import Run
 from tpulm.config.record_sets import RecordSet
-from tpulm.config.runs import Run
 from tpulm.core import bucket, job_record
 from tpulm.core.accelerators import job_name
 from tpulm.core.errors import UserError

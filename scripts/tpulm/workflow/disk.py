@@ -9,19 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpulm.config.exported_models import masked_models
 from tpulm.config.model_sizes import (
     FLOAT32,
     STORED,
     assumed,
-    assumed_base,
-    base_size,
     is_built,
     model_size,
     optimizer_bytes,
     weight_bytes,
 )
-from tpulm.config.runs import Run
+from tpulm.config.outline import Model, Outline, Run
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import GGUF_KINDS
 
@@ -43,9 +40,9 @@ class Need:
         return f"{self.what}, if as large as {self.assumed}" if self.assumed else self.what
 
 
-def fetched_bytes(base: Mapping) -> int:
+def fetched_bytes(model: Model) -> int:
     """Return the bytes of a base model that is fetched; most presets of Keras are published in bfloat16."""
-    return (FLOAT32 if is_built(base) else STORED["bfloat16"]) * base_size(base).parameters
+    return (FLOAT32 if is_built(model) else STORED["bfloat16"]) * model_size(model).parameters
 
 
 def models(run: Run) -> dict[str, int]:
@@ -59,29 +56,28 @@ def models(run: Run) -> dict[str, int]:
     return ggufs | dict.fromkeys(paths, FLOAT32 * parameters)
 
 
-def needs_of(jobs: Iterable[Any], runs: Iterable[Run], config: Mapping, planned: Iterable[Mapping]) -> list[Need]:
+def needs_of(
+    jobs: Iterable[Any], outline: Outline, chains: Mapping[str, Run], planned: Iterable[Mapping]
+) -> list[Need]:
     """Return what the results of jobs of Snakemake's are going to take.
 
-    runs, config  of the workflow; planned  of the runs with something to train, see `tpulm.workflow.budget.pending`
+    chains  of checkpoints by path; planned  those with something to train, see `tpulm.workflow.budget.pending`
     """
     made = {below(str(path)) for job in jobs for path in job.output}
-    by_path = {run.path: run for run in runs}
-    chains = [(by_path[path], run) for run in planned if (path := f"{run['stage']}/{run['name']}") in by_path]
-    found = [checkpoints(run, planned) for run, planned in chains if run.key == planned["key"]]
-    on_tasks = [(planned, run) for run, planned in chains if run.key != planned["key"]]
+    trained = [(chains[todo["path"]], todo) for todo in planned]
+    found = [checkpoints(run, todo) for run, todo in trained if not run.chain]
     found += grouped(
         "checkpoints of tasks",
-        ((planned["checkpoints"] * planned["checkpoint_bytes"], assumed(run)) for planned, run in on_tasks),
+        ((todo["checkpoints"] * todo["checkpoint_bytes"], assumed(run)) for run, todo in trained if run.chain),
     )
-    saved = {path: (size, assumed(run)) for run in by_path.values() for path, size in models(run).items()}
-    for run in masked_models(config).values():
-        if run.origin:
-            copy = f"<results>/{run.fetched}/model.safetensors"
-            saved[copy] = FLOAT32 * model_size(run).parameters, assumed(run)
-    for name, base in config["base"].items():
-        if "preset" in base:
-            paths = f"<results>/base/{name}/preset", f"<results>/transformers/base/{name}"
-            saved |= dict.fromkeys(paths, (fetched_bytes(base), assumed_base(base)))
+    saved = {path: (size, assumed(run)) for run in outline.runs.values() for path, size in models(run).items()}
+    for model in outline.models.values():
+        if model.origin:
+            copy = f"<results>/{model.fetched}/model.safetensors"
+            saved[copy] = FLOAT32 * model_size(model).parameters, assumed(model)
+        if "preset" in model.recipe:
+            paths = model.preset, f"<results>/transformers/{model.path}"
+            saved |= dict.fromkeys(paths, (fetched_bytes(model), assumed(model)))
     return found + grouped("models", (saved[path] for path in saved if path in made))
 
 

@@ -11,14 +11,13 @@ from tpulm.config.model_sizes import (
     FLOAT32,
     STORED,
     ModelSize,
-    base_size,
     is_built,
     model_bytes,
     model_size,
     optimizer_bytes,
     weight_bytes,
 )  # fmt: skip
-from tpulm.config.runs import Run
+from tpulm.config.outline import Model, Run
 from tpulm.core.accelerators import gres
 from tpulm.core.devices import accelerator_here
 from tpulm.corpus.sources import Part
@@ -32,23 +31,13 @@ LONGEST = 512  # tokens that a masked model is asked to read where the config ha
 SHARD = 2 * 10**9  # bytes of a file of weights for transformers
 
 
-def mem_mb(run: Run, job: str) -> int:
-    """Return the megabytes that a job of a run asks for: what its `resources.mem_gb` says, or what the model needs.
+def mem_mb(model: Model, job: str) -> int:
+    """Return the megabytes that a job of a model asks for: what its `resources.mem_gb` says, or what the model needs.
 
-    job  a rule of the run's stage, without its framework: a key of JOBS
+    job  a rule of the model's stage, without its framework: a key of JOBS
     """
-    given = run.recipe["resources"]["mem_gb"]
-    return 1000 * given if given else -(-(PROCESS + JOBS[job](run)) // MB)
-
-
-def fetching_mb(base: Mapping) -> int:
-    """Return the megabytes that fetching a base model asks for; base  an entry under base in the config."""
-    return -(-(PROCESS + (loading(base_size(base), FLOAT32) if is_built(base) else 0)) // MB)
-
-
-def converting_mb(base: Mapping) -> int:
-    """Return the megabytes that saving a fetched base model for transformers asks for."""
-    return -(-(PROCESS + converting(base_size(base))) // MB)
+    given = model.recipe["resources"]["mem_gb"]
+    return 1000 * given if given else -(-(PROCESS + JOBS[job](model)) // MB)
 
 
 def loading(size: ModelSize, stored: int) -> int:
@@ -59,22 +48,22 @@ def loading(size: ModelSize, stored: int) -> int:
     return stored * size.parameters + 2 * FLOAT32 * size.table
 
 
-def on_cpu(run: Run) -> bool:
+def on_cpu(model: Model) -> bool:
     """Return whether a run's devices share the main memory, as far as its config says."""
-    return not run.recipe["resources"].get("accelerator")
+    return not model.recipe["resources"].get("accelerator")
 
 
-def activations(run: Run, backward: bool) -> int:
+def activations(model: Model, backward: bool) -> int:
     """Return the bytes of the activations of a microbatch, all devices together.
 
     Korthikanti et al. 2022, equation 2, which counts 16-bit numbers: s b h (34 + 5 a s / h) for a layer, all of which
     a backward pass needs; with remat, 2 s b h for each layer, and one layer. Float32 takes twice that. And three times
     the logits in float32: themselves, probabilities, gradients.
     """
-    recipe, size = run.recipe, model_size(run)
-    length = recipe.get("sequence_length") or run.config.get("tfrecords", {}).get("sequence_length", LONGEST)
+    recipe, size = model.recipe, model_size(model)
+    length = recipe.get("sequence_length") or (model.records.sequence_length if model.records else LONGEST)
     records = -(-recipe.get("batch_size", EVALUATION_BATCH) // recipe.get("microbatches", 1))
-    if run.stage == "mlm" and not backward:
+    if model.stage == "mlm" and not backward:
         records = min(records, EVALUATION_BATCH)
     wide = 2 if recipe.get("precision", "float32") == "float32" else 1
     inputs = 2 * length * records * size.hidden
@@ -85,56 +74,56 @@ def activations(run: Run, backward: bool) -> int:
         layers = inputs * size.layers + layer if recipe.get("remat") else layer * size.layers
     if "predict" in recipe:  # a head for labels
         return wide * layers
-    masked = run.stage == "mlm" and "masking" in recipe  # a model that is not trained here has none
+    masked = model.stage == "mlm" and "masking" in recipe  # a model that is not trained here has none
     predicted = predictions_per_record(length, recipe["masking"]["mlm_probability"]) if masked else length
     logits = 3 * FLOAT32 * records * predicted * size.vocabulary
     return wide * layers + logits
 
 
-def memory_to_open(run: Run) -> int:
+def memory_to_open(model: Model) -> int:
     """Return the bytes on the host of a run's model that is opened to run it, on its devices.
 
     An int8 base is read in the type that `precision` says and rounded on the host.
     """
-    recipe, size = run.recipe, model_size(run)
+    recipe, size = model.recipe, model_size(model)
     rounded = recipe.get("base_precision") == "int8"
     read = loading(size, STORED[recipe["precision"]]) if rounded else 2 * FLOAT32 * size.table
-    return read + (model_bytes(run) if on_cpu(run) or rounded else 0)
+    return read + (model_bytes(model) if on_cpu(model) or rounded else 0)
 
 
-def training(run: Run) -> int:
+def training(model: Model) -> int:
     """Return the bytes that a host needs to train.
 
     What it writes at once is its share of weights and optimizer state, for a snapshot, and all of one of them, for a
     checkpoint where hosts share no folder.
     """
-    weights, state = weight_bytes(run), optimizer_bytes(run)
-    hosts = run.recipe["resources"]["hosts"]
+    weights, state = weight_bytes(model), optimizer_bytes(model)
+    hosts = model.recipe["resources"]["hosts"]
     written = max((weights + state) // hosts, max(weights, state))
-    here = state + weights + activations(run, backward=True) if on_cpu(run) else 0  # also the gradients
-    fresh = loading(model_size(run), 0) + (model_bytes(run) if on_cpu(run) else 0)
-    return (fresh if run.stage != "finetune" else memory_to_open(run)) + here + written
+    here = state + weights + activations(model, backward=True) if on_cpu(model) else 0  # also the gradients
+    fresh = loading(model_size(model), 0) + (model_bytes(model) if on_cpu(model) else 0)
+    return (fresh if model.stage != "finetune" else memory_to_open(model)) + here + written
 
 
-def tuned(run: Run) -> int:
-    """Return the bytes of a run's model with the weights of a checkpoint, which are read before they are assigned."""
-    return memory_to_open(run) + weight_bytes(run)
+def tuned(model: Model) -> int:
+    """Return the bytes of a model with the weights of a checkpoint, which are read before they are assigned."""
+    return memory_to_open(model) + (weight_bytes(model) if model.weights else 0)
 
 
-def evaluating(run: Run) -> int:
+def evaluating(model: Model) -> int:
     """Return the bytes of a measurement: the model, and the activations of one layer."""
-    return tuned(run) + (activations(run, backward=False) if on_cpu(run) else 0)
+    return tuned(model) + (activations(model, backward=False) if on_cpu(model) else 0)
 
 
-def adapters(run: Run) -> int:
+def adapters(model: Model) -> int:
     """Return the bytes of saving adapters, for which the base model is opened without an accelerator."""
-    size = model_size(run)
-    return loading(size, STORED[run.recipe["precision"]]) + 3 * FLOAT32 * size.adapters
+    size = model_size(model)
+    return loading(size, STORED[model.recipe["precision"]]) + 3 * FLOAT32 * size.adapters
 
 
-def exported(run: Run) -> int:
+def exported(model: Model) -> int:
     """Return the bytes of saving a tuned model; where adapters are merged, that is another one, in float32."""
-    return tuned(run) + (FLOAT32 * model_size(run).parameters if run.recipe["method"] == "lora" else 0)
+    return tuned(model) + (FLOAT32 * model_size(model).parameters if model.recipe["method"] == "lora" else 0)
 
 
 def converting(size: ModelSize) -> int:
@@ -142,29 +131,29 @@ def converting(size: ModelSize) -> int:
     return loading(size, FLOAT32) + min(2 * SHARD, FLOAT32 * size.parameters)
 
 
-def copies(number: int) -> Callable[[Run], int]:
-    """Return a function of a run: the bytes of so many copies of its trained weights."""
-    return lambda run: number * weight_bytes(run)
+def copies(number: int) -> Callable[[Model], int]:
+    """Return a function of a model: the bytes of so many copies of its trained weights."""
+    return lambda model: number * weight_bytes(model)
 
 
-def opened_masked(run: Run) -> int:
+def opened_masked(model: Model) -> int:
     """Return the bytes of opening the folder of a masked model."""
-    return (2 if run.backend == "tensorflow" else 3) * weight_bytes(run)
+    return (2 if model.backend == "tensorflow" else 3) * weight_bytes(model)
 
 
-def measured_masked(run: Run) -> int:
+def measured_masked(model: Model) -> int:
     """Return the bytes of measuring a masked model: TensorFlow does so on the CPU, whatever has trained it."""
-    here = run.backend == "tensorflow" or on_cpu(run)
-    return opened_masked(run) + activations(run, backward=False) * here
+    here = model.backend == "tensorflow" or on_cpu(model)
+    return opened_masked(model) + activations(model, backward=False) * here
 
 
-# By the rules that run a model of a run, what each holds beside its process.
-JOBS: dict[str, Callable[[Run], int]] = {
+# By the rules that run a model, what each holds beside its process.
+JOBS: dict[str, Callable[[Model], int]] = {
     "train": training,
     # What is read, what it becomes, and what is written.
     "fetch_mlm": copies(3),
     "export_mlm": copies(3),
-    "predict_task": lambda run: 3 * weight_bytes(run) + activations(run, backward=False) * on_cpu(run),
+    "predict_task": lambda model: 3 * weight_bytes(model) + activations(model, backward=False) * on_cpu(model),
     "fill_mask": opened_masked,
     "evaluate_mlm": measured_masked,
     # Built without an accelerator, then given the weights of a checkpoint.
@@ -172,9 +161,10 @@ JOBS: dict[str, Callable[[Run], int]] = {
     "evaluate_base": evaluating,
     "export_lora": adapters,
     "export_finetune": exported,
-    "export_transformers": lambda run: converting(model_size(run)),
+    "fetch_base": lambda model: loading(model_size(model), FLOAT32) if is_built(model) else 0,
+    "export_transformers": lambda model: converting(model_size(model)),
     # One matrix at a time, as it is stored, in float32, and as it is written; PROCESS has room for one of a block.
-    "export_gguf": lambda run: 3 * FLOAT32 * model_size(run).table,
+    "export_gguf": lambda model: 3 * FLOAT32 * model_size(model).table,
     "generate": tuned,
     "score_responses": evaluating,
     "evaluate_finetune": evaluating,
@@ -185,13 +175,13 @@ JOBS: dict[str, Callable[[Run], int]] = {
 }
 
 
-def resources_of(run_of: Callable[[Any], Run], job: str, prefix: str, hosts: bool = False) -> dict[str, Callable]:
+def resources_of(model_of: Callable[[Any], Model], job: str, prefix: str, hosts: bool = False) -> dict[str, Callable]:
     """Return the resources of a rule that runs a model.
 
-    run_of  returns by the wildcards of a job which run says what the model asks for
-    job     the rule, see `tpulm.workflow.resources.JOBS`
-    prefix  of a module's paths, which tells its runs from those of another one
-    hosts   whether the rule trains, on all hosts of a run
+    model_of  returns by the wildcards of a job which model it runs
+    job       the rule, see `tpulm.workflow.resources.JOBS`
+    prefix    of a module's paths, which tells its runs from those of another one
+    hosts     whether the rule trains, on all hosts of a run
 
     run_key      what to call the run, such as mlm.runs.tiny; backend  jax or tensorflow
     accelerator  as the config names it; gres  a host's share of it, in the notation of schedulers
@@ -203,7 +193,7 @@ def resources_of(run_of: Callable[[Any], Run], job: str, prefix: str, hosts: boo
     """
 
     def asked(wildcards: Any) -> dict:
-        return run_of(wildcards).recipe["resources"]
+        return model_of(wildcards).recipe["resources"]
 
     def several(wildcards: Any) -> int | None:
         found = asked(wildcards)["hosts"]
@@ -211,12 +201,12 @@ def resources_of(run_of: Callable[[Any], Run], job: str, prefix: str, hosts: boo
 
     # Snakemake does not ask for a resource that is None.
     found: dict[str, Callable] = {
-        "run_key": lambda wildcards: f"{prefix}{run_of(wildcards).key}",
-        "backend": lambda wildcards: run_of(wildcards).backend,
+        "run_key": lambda wildcards: f"{prefix}{model_of(wildcards).key}",
+        "backend": lambda wildcards: model_of(wildcards).backend,
         "accelerator": lambda wildcards: asked(wildcards).get("accelerator"),
         "gres": lambda wildcards: gres(asked(wildcards).get("accelerator"), asked(wildcards)["hosts"]),
         "device": lambda wildcards: 1 if accelerator_here() else None,
-        "mem_mb": lambda wildcards: mem_mb(run_of(wildcards), job),
+        "mem_mb": lambda wildcards: mem_mb(model_of(wildcards), job),
         # A segment that ran out of time has twice, then three times as much.
         "runtime": lambda wildcards, attempt: attempt * asked(wildcards)["runtime"],
         "tasks_per_gpu": lambda wildcards: 0 if several(wildcards) else None,

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tpulm.compat.snakemake import executor_settings, jobs_before, pending_jobs, rule_name, until
+from tpulm.config.evaluations import Evaluations
 from tpulm.config.model_sizes import checkpoint_bytes
-from tpulm.config.runs import Run, record_sets_of
 from tpulm.core import bucket, folder_lock
 from tpulm.core.accelerators import ANY_DEVICES, is_tpu
 from tpulm.core.devices import gpu_here, tpu_here
 from tpulm.core.errors import UserError
 from tpulm.core.files import hidden_copy
 from tpulm.workflow import disk, tracking
-from tpulm.workflow.budget import check_budget, pending, planned_of
+from tpulm.workflow.budget import check_budget, pending, plan_recipe
 from tpulm.workflow.checks import check_folders, check_shards, preflight, requests, why_retrained
 from tpulm.workflow.paths import Paths
 from tpulm.workflow.trackers import absent, check_installed
@@ -93,15 +93,16 @@ def keep_history(folder: Path) -> None:
 class Start:
     """The checks of a workflow, or of a module in another one."""
 
-    def __init__(self, workflow: Any, config: Mapping, runs: list[Run], place: Paths, given: Mapping):
+    def __init__(self, workflow: Any, evaluations: Evaluations, place: Paths, given: Mapping):
         """Look at the working folder, while Snakemake reads the Snakefile.
 
         given  the config as it was given: configfiles; config, the keys of --config
 
         Raises UserError in a job whose workflow is gone.
         """
-        self.workflow, self.config, self.runs, self.place, self.given = workflow, config, runs, place, given
-        self.record_sets = record_sets_of(config, runs)
+        self.workflow, self.evaluations, self.place, self.given = workflow, evaluations, place, given
+        self.outline = evaluations.outline
+        self.config, self.runs = self.outline.config, list(self.outline.runs.values())
         self.tfrecords = rule_name(workflow, "tfrecords")  # the target, also of a module
         self.follower: subprocess.Popen | None = None  # what passes metrics on to trackers
         if workflow.is_main_process:
@@ -140,7 +141,7 @@ class Start:
         if workflow.touch:
             return
         jobs = pending_jobs(workflow)
-        check_shards(partial(jobs_before, workflow), jobs, self.record_sets, self.place.located, self.tfrecords)
+        check_shards(partial(jobs_before, workflow), jobs, self.outline.records, self.place.located, self.tfrecords)
         check_folders(partial(jobs_before, workflow), jobs)
         check_until(partial(jobs_before, workflow), jobs, until(workflow))
         check_token(jobs)
@@ -151,7 +152,7 @@ class Start:
             check_this_machine(todo)
         else:
             tell_of_cpus(todo)
-        needs = disk.needs_of(jobs, self.runs, self.config, todo)
+        needs = disk.needs_of(jobs, self.outline, self.evaluations.chains, todo)
         disk.check(needs, jobs, results, say)
         if not workflow.local_exec:
             preflight(requests(jobs), executor_settings(workflow), str(self.place.root))
@@ -186,27 +187,26 @@ class Start:
     def planned(self) -> list[dict]:
         """Return what plans and the budget need to know of every run, and of every chain of a task.
 
-        key, of the config, for a chain also its folder; stage, name; folder; segments, and what of the recipe says how
-        long they are and which checkpoints stay; recipe and folder of its plans; accelerator, and the one requested
+        key, of the config, for a chain also its path; path; folder; segments, and what of the recipe says how long they
+        are and which checkpoints stay; recipe and folder of its plans; accelerator, and the one requested
         """
         here = self.workflow.local_exec and not tpu_here()
         return [
             {
-                "key": f"{run.key} {run.path}" if planned.task else run.key,
-                "stage": run.stage,
-                "name": run.name,
+                "key": f"{run.key} {run.path}" if run.chain else run.key,
+                "path": run.path,
                 "folder": self.place.prefixed(run.folder),
                 "segments": len(run.segment_ends),
                 "checkpoint_every": run.recipe["checkpoint_every"],
                 "evaluate_every": run.recipe.get("evaluate_every"),
                 "keep_checkpoints": run.recipe["keep_checkpoints"],
                 "checkpoint_bytes": checkpoint_bytes(run),
-                "recipe": planned.recipe,
+                "recipe": plan_recipe(chains),
                 # None where it is this machine, without a TPU, that trains.
                 "accelerator": None if here else run.recipe["resources"].get("accelerator"),
                 "requested": run.recipe["resources"].get("accelerator"),
-                "plans": self.place.located(f"<results>/plan/{planned.name}"),
+                "plans": self.place.located(f"<results>/plan/{name}"),
             }
-            for planned in planned_of(self.config).values()
-            for run in planned.chains
+            for name, chains in self.evaluations.planned.items()
+            for run in chains
         ]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tpulm.config.runs import Run
+from tpulm.config.outline import Run
 from tpulm.workflow.paths import Paths
 
 SCRIPTS = Path(__file__).parents[2]
@@ -22,8 +22,8 @@ def specification(config: Mapping, runs: Iterable[Run], place: Paths, replay: bo
         "replay": replay,
         "runs": [
             {
-                "name": f"{run.stage}/{run.name}",
-                "folder": place.prefixed(f"<logs>/{run.stage}/{run.name}"),
+                "name": run.path,
+                "folder": place.prefixed(f"<logs>/{run.path}"),
                 "samples": place.located(f"{run.folder}/{SAMPLES[run.stage]}") if run.stage in SAMPLES else "",
                 "config": {key: value for key, value in run.recipe.items() if key != "resources"},
             }

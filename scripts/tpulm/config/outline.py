@@ -1,0 +1,432 @@
+"""The outline of a config: which models it trains and opens, on which texts and records, and the files of each.
+
+Rules, plans, resources, the budget, publications and the report take what they need to know from here. No script of a
+job imports it, so that no edit of it makes a result stale.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from tpulm.config.record_sets import RecordSet, corpus_records, masked_records, tuning_records
+from tpulm.specs.artifacts import CHECKPOINT_FILES, EXPORTED, MODEL_FILES, PAD_ID, PRUNED, SEGMENT_FILES, SNAPSHOTS
+from tpulm.specs.causal_families import vocabulary_of
+from tpulm.specs.label_heads import exported_model, without_either
+from tpulm.specs.masked_sizes import config_recipe, opens
+from tpulm.specs.recipes import JAX_KEYS, LORA_KEYS, STAGES, STEP_KEYS, given, pick
+from tpulm.specs.schedule import segment_schedule
+
+# What of a recipe opens a finished causal model.
+OPENING_KEYS = ("seed", "precision", "mesh", "layout", "host_device_count")
+# Records that are measured at once, of a masked model that was not trained here.
+MEASURED_AT_ONCE = 8
+
+
+class Text(NamedTuple):
+    """A text: its key in the config, and what the config says of it."""
+
+    key: str
+    recipe: Mapping
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model that predicts: what a run ends with, what it was at a checkpoint, or one from elsewhere.
+
+    stage, name   the section of the config that has it, and under which name
+    key           how the config names it, such as mlm.runs.tiny
+    path          below results/, such as mlm/tiny; of a checkpoint mlm/tiny/00000750
+    recipe        what the config says of it
+    opening       what a job that opens it takes of the config
+    exported      the folder of a masked model, in the format of Hugging Face, or the preset folder of a base model
+    vocabulary    the name of its vocabulary, and the files of it, the one that is read first
+    backend       the framework that opens it: tensorflow or jax
+    vocab_size    size of a masked model's vocabulary; None where only a folder says it
+    origin        what a masked model takes from elsewhere, all of it or the start: pretrained, revision
+    base          the entry under base that a causal model is, or is tuned from
+    records       the records that it is trained on; of one from elsewhere, that it is measured on; None for none
+    trained_on    the texts of this config that it was trained on, its base model's among them
+    weights       the variables that were trained here; "" for none
+    step          of the checkpoint that it is; None for what a run ends with
+    """
+
+    stage: str
+    name: str
+    key: str
+    path: str
+    recipe: Mapping
+    opening: Mapping
+    exported: str
+    vocabulary: tuple[str, list[str]]
+    backend: str = "jax"
+    vocab_size: int | None = None
+    origin: Mapping | None = None
+    base: Mapping = field(default_factory=dict)
+    records: RecordSet | None = None
+    trained_on: tuple[str, ...] = ()
+    weights: str = ""
+    step: int | None = None
+
+    @property
+    def named(self) -> dict:
+        """What results say of it: the path of the model that its run ends with; the step, where it is a checkpoint."""
+        return {"path": f"{self.stage}/{self.name}", **({} if self.step is None else {"step": self.step})}
+
+    @property
+    def asked(self) -> dict:
+        """What a job that asks it takes of the config: what opens it, and which one it is."""
+        return {"key": self.key, **self.named, **self.opening}
+
+    @property
+    def fetched(self) -> str:
+        """The folder below results/ of the masked model that it takes from elsewhere."""
+        return f"{self.stage}/{self.name}/{'init' if 'init' in self.recipe else 'model'}"
+
+    @property
+    def files(self) -> list[str]:
+        """The files of a masked model's folder."""
+        return [f"{self.exported}/{file}" for file in MODEL_FILES]
+
+    @property
+    def preset(self) -> str:
+        """The preset folder that a causal model is opened from: of a finetuned one, its base model's."""
+        return f"<results>/base/{self.recipe['base']}/preset" if self.stage == "finetune" else self.exported
+
+    @property
+    def fingerprint(self) -> str:
+        """The file that tells whether `preset` has changed, which Snakemake compares by its date only."""
+        return f"{self.preset}.json"
+
+    @property
+    def tuned(self) -> str | list[str]:
+        """The variables of a finetuned model, which belong to `preset`; none of another one."""
+        return self.weights if self.stage == "finetune" else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Model):
+    """A model that is trained here, and how. A model on a task has several: one for each chain of checkpoints.
+
+    step_keys    keys of the recipe that decide what a training step computes; said  what a segment takes beside them
+    start        files of the masked model that it starts from; sizes  those of them that later segments read, too
+    initial      weights of another run that it starts from
+    forgotten    the records of the corpus by which a finetuned model is measured, too
+    described    what a plan takes beside the step: sizes of the model; None where nothing can be planned
+    plan_inputs  files that a plan reads: manifest, init (config.json of a model), task (labels)
+    chain        on a task: weights, rate and seed, which tell it from the other chains of the model
+    """
+
+    step_keys: tuple[str, ...]
+    said: Mapping
+    start: list[str] = field(default_factory=list)
+    sizes: list[str] = field(default_factory=list)
+    initial: list[str] = field(default_factory=list)
+    forgotten: RecordSet | None = None
+    described: Mapping | None = field(default_factory=dict)
+    plan_inputs: Mapping[str, list[str]] = field(default_factory=dict)
+    chain: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        """Where its artifacts are."""
+        return f"<results>/{self.path}"
+
+    @cached_property
+    def segment_ends(self) -> list[int]:
+        """The last step of each segment."""
+        every = self.recipe["checkpoint_every"]
+        return list(range(every, self.recipe["steps"] + 1, every))
+
+    def checkpoint(self, step: int | None = None) -> dict[str, str]:
+        """Return the files of the checkpoint at `step`, by default the last one, by their names."""
+        return checkpoint_of(self.path, self.recipe["steps"] if step is None else step)
+
+    @property
+    def state(self) -> str:
+        """The file that says how it was trained, and which step its model is of."""
+        return self.checkpoint()["state"]
+
+    def at(self, step: int) -> Model:
+        """Return the model as it was at a checkpoint."""
+        path = f"{self.path}/{step:08d}"
+        own = {"path": path, "step": step, "weights": self.checkpoint(step)["weights"]}
+        own |= {"exported": f"{EXPORTED}/{path}/{os.path.basename(self.exported)}"}
+        return Model(**{part.name: getattr(self, part.name) for part in fields(Model)} | own)
+
+    def snapshots(self, step: int) -> str:
+        """Return the folder of the snapshots of the segment that ends at `step`."""
+        return f"{self.folder}/{SNAPSHOTS}/{step:08d}"
+
+    def in_every_checkpoint(self, file: str) -> list[str]:
+        """Return this file of every checkpoint, in order."""
+        return [f"{self.folder}/checkpoints/{last:08d}/{file}" for last in self.segment_ends]
+
+    def next_state(self, step: int) -> str:
+        """Return the state.json of the checkpoint after `step`."""
+        return self.checkpoint(step + self.recipe["checkpoint_every"])["state"]
+
+    def before(self, last: int) -> dict[str, str]:
+        """Return the files of the checkpoint that the segment up to `last` goes on from; none for the first segment."""
+        first = last - self.recipe["checkpoint_every"]
+        return self.checkpoint(first) if first else {}
+
+    def start_at(self, last: int) -> list[str]:
+        """Return the files of the masked model that the segment up to `last` reads."""
+        return self.sizes if self.before(last) else self.start
+
+    def initial_at(self, last: int) -> list[str]:
+        """Return the weights of another run that the segment up to `last` starts from: only the first one does."""
+        return [] if self.before(last) else self.initial
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that it reads in a step."""
+        length = self.records.sequence_length if self.records else self.recipe["sequence_length"]
+        return self.recipe["batch_size"] * length
+
+    @property
+    def record_sets(self) -> list[RecordSet]:
+        """All records that it reads."""
+        return [records for records in (self.records, self.forgotten) if records]
+
+    @property
+    def pruned(self) -> list[str]:
+        """The marks of the checkpoints that keep_checkpoints lets go: never the last one, which exports read."""
+        period = checkpoint_period(self.recipe["keep_checkpoints"], len(self.segment_ends))
+        marks = self.in_every_checkpoint(PRUNED)[:-1]
+        return [mark for number, mark in enumerate(marks, start=1) if number % period]
+
+    def segment(self, last: int) -> dict:
+        """Return the recipe of the segment that ends at step `last`, with its part of the schedule.
+
+        The total number of steps is not in it, so that a longer run keeps the segments it had; nor is patience where
+        it cannot have run out: the first evaluation is always the best so far.
+        """
+        recipe = self.recipe
+        first = last - recipe["checkpoint_every"]
+        curve = recipe["schedule"] | {"learning_rate": recipe["learning_rate"]}
+        patience, evaluations = recipe["patience"], first // recipe["checkpoint_every"]
+        return {
+            "first": first,
+            "last": last,
+            "schedule": segment_schedule(curve, recipe["steps"], first, last),
+            **pick(recipe, "host_device_count", *self.step_keys),
+            **self.said,
+            **({"evaluate_every": recipe["evaluate_every"]} if recipe["evaluate_every"] else {}),
+            **({"patience": patience} if patience and evaluations > patience else {}),
+        }
+
+    def plan(self) -> dict:
+        """Return what a plan takes of the run: what decides its step, and how many of them there are.
+
+        Of a run on TensorFlow, the step on JAX of the same model; without steps where there is none, see `on_jax`.
+        """
+        where = {"where": self.key} | ({"backend": self.backend} if self.backend != "jax" else {})
+        if self.described is None:
+            return where
+        loss = self.records.loss if self.records else {}
+        return where | pick(self.recipe, "steps", *self.step_keys) | loss | self.described
+
+
+def checkpoint_of(path: str, step: int) -> dict[str, str]:
+    """Return the files of a checkpoint by their names; path  of the run below results/."""
+    return {name: f"<results>/{path}/checkpoints/{step:08d}/{file}" for name, file in CHECKPOINT_FILES.items()}
+
+
+def segment_outputs(folder: str) -> dict[str, str]:
+    """Return the outputs of the rule that trains a segment, by name, for a run's folder or a pattern of it."""
+    files = CHECKPOINT_FILES | SEGMENT_FILES
+    return {name: f"{folder}/checkpoints/{{step}}/{file}" for name, file in files.items()}
+
+
+def checkpoint_period(keep: str, segments: int) -> int:
+    """Return N where every Nth checkpoint of a run, and the last, keeps its weights.
+
+    keep      keep_checkpoints of the run: all, last or every N
+    segments  how many checkpoints the run has
+    """
+    return {"all": 1, "last": segments}.get(keep) or int(keep.removeprefix("every "))
+
+
+class Outline:
+    """What a completed config trains and opens.
+
+    texts    by folder below results/
+    models   every model by its path, those of a stage that are trained here before those from elsewhere
+    runs     those of them that are trained here, in the order of the stages
+    records  every set of records by its folder below results/
+
+    Raises UserError, when it is made, as `tpulm.config.record_sets.shard_files` does.
+    """
+
+    def __init__(self, config: Mapping):
+        self.config = config
+        self.cpu = {"cpu_threads": config["cpu_threads"]}
+        self.texts = {"corpus": Text("corpus", config["corpus"])}
+        if "text" in config["finetune"]:
+            self.texts["finetune-text"] = Text("finetune.text", config["finetune"]["text"])
+        self.masked_records = masked_records(config) if "tfrecords" in config else None
+        found = [self.masked_model(name, recipe) for name, recipe in config["mlm"]["runs"].items()]
+        found += [self.base_model(name, recipe) for name, recipe in config["base"].items()]
+        found += [self.finetuned(name) for name in config["finetune"]["runs"]]
+        found.sort(key=lambda model: (STAGES.index(model.stage), not model.weights))
+        self.models: dict[str, Model] = {model.path: model for model in found}
+        self.runs: dict[str, Run] = {model.path: model for model in found if isinstance(model, Run)}
+        sets = [self.masked_records] if self.masked_records else []
+        sets += [records for run in self.runs.values() for records in run.record_sets]
+        self.records = {records.folder: records for records in sets}
+
+    def of_stage(self, stage: str) -> dict[str, Model]:
+        """Return the models of a stage by name."""
+        return {model.name: model for model in self.models.values() if model.stage == stage}
+
+    def runs_of(self, stage: str) -> dict[str, Run]:
+        """Return the runs of a stage by name."""
+        return {run.name: run for run in self.runs.values() if run.stage == stage}
+
+    def masked_model(self, name: str, recipe: Mapping) -> Model:
+        """Return the model of an entry of mlm.runs."""
+        trained, on_jax = "steps" in recipe, recipe["backend"] == "jax"
+        measured = trained or (self.masked_records and same_origin(recipe, self.config["tokenizer"]))
+        exported, path = f"<results>/mlm/{name}/model", f"mlm/{name}"
+        folder = "<results>/tokenizer" if measured else exported
+        spread = ("batch_size", "microbatches", "mesh", "layout", "host_device_count") if on_jax else ()
+        opening = pick({"batch_size": MEASURED_AT_ONCE, **recipe}, *spread, *unpromised(recipe))
+        source = recipe.get("init", recipe)
+        common: dict[str, Any] = {
+            "stage": "mlm",
+            "name": name,
+            "key": f"mlm.runs.{name}",
+            "path": path,
+            "recipe": recipe,
+            "opening": opening | {"backend": recipe["backend"]} | self.cpu,
+            "exported": exported,
+            "vocabulary": (
+                "tokenizer" if measured else f"mlm-{name}",
+                [f"{folder}/tokenizer.json", f"{folder}/special_tokens_map.json"],
+            ),
+            "backend": recipe["backend"],
+            "vocab_size": self.config.get("tokenizer", {}).get("vocab_size"),
+            "origin": {key: source.get(key) for key in ("pretrained", "revision")} if "pretrained" in source else None,
+            "records": self.masked_records if measured else None,
+        }
+        if not trained:
+            return Model(**common)
+        records = self.masked_records
+        assert records is not None
+        start = [f"<results>/{path}/init/{file}" for file in MODEL_FILES] if "init" in recipe else []
+        described: dict | None = {"sequence_length": records.sequence_length, "packing": records.packing}
+        if not on_jax:
+            model = on_jax_of(recipe)
+            described = model and described | pick(recipe, "mesh", "microbatches") | {"model": model}
+        unknown = described is not None and "pretrained" in self.config["tokenizer"]
+        if described is not None and not unknown:
+            described |= {"vocabulary": {"size": self.config["tokenizer"]["vocab_size"], "pad": PAD_ID}}
+        return Run(
+            **common,
+            trained_on=("corpus",),
+            weights=checkpoint_of(path, recipe["steps"])["best"],
+            step_keys=step_keys(recipe, *(() if start else ("model",)), "masking"),
+            said=records.loss | self.cpu,
+            start=start,
+            sizes=start[:1],
+            described=described,
+            plan_inputs={"manifest": [records.manifest] if unknown else [], "init": start[:1] if on_jax else []},
+        )
+
+    def base_model(self, name: str, recipe: Mapping) -> Model:
+        """Return the model of an entry of base."""
+        path, trained = f"base/{name}", "model" in recipe
+        exported = f"<results>/{path}/preset"
+        common: dict[str, Any] = {
+            "stage": "base",
+            "name": name,
+            "key": f"base.{name}",
+            "path": path,
+            "recipe": recipe,
+            "opening": pick(recipe, *OPENING_KEYS, *unpromised(recipe)) | self.cpu,
+            "exported": exported,
+            "vocabulary": (
+                f"base-{name}",
+                [f"<results>/{vocabulary_of(name, recipe)}"] if trained else [exported, f"{exported}.json"],
+            ),
+            "base": recipe,
+        }
+        if not trained:
+            return Model(**common)
+        records = corpus_records(self.config, name, recipe["sequence_length"])
+        return Run(
+            **common,
+            records=records,
+            trained_on=("corpus",),
+            weights=checkpoint_of(path, recipe["steps"])["best"],
+            step_keys=step_keys(recipe, "sequence_length", "packing", "model"),
+            said=records.loss | self.cpu,
+            described=pick(recipe, "vocab_size"),
+        )
+
+    def finetuned(self, name: str) -> Run:
+        """Return the run of an entry of finetune.runs."""
+        recipe, path = self.config["finetune"]["runs"][name], f"finetune/{name}"
+        base = self.base_model(recipe["base"], self.config["base"][recipe["base"]])
+        records = tuning_records(self.config, recipe)
+        method = ("method", *LORA_KEYS) if recipe["method"] == "lora" else ("method",)
+        return Run(
+            stage="finetune",
+            name=name,
+            key=f"finetune.runs.{name}",
+            path=path,
+            recipe=recipe,
+            opening=pick(recipe, *method, *OPENING_KEYS, *unpromised(recipe)) | self.cpu,
+            exported=f"<results>/{path}/model",
+            vocabulary=base.vocabulary,
+            base=base.recipe,
+            records=records,
+            trained_on=("finetune-text", *base.trained_on),
+            weights=checkpoint_of(path, recipe["steps"])["best"],
+            step_keys=step_keys(recipe, "sequence_length", "packing", *method),
+            said=records.loss | self.cpu,
+            initial=[self.finetuned(recipe["init"]).weights] if "init" in recipe else [],
+            forgotten=corpus_records(self.config, recipe["base"], recipe["sequence_length"]),
+            described={"base": given(base.recipe, "model", "vocab_size", "preset", "revision")},
+        )
+
+
+def step_keys(recipe: Mapping, *own: str) -> tuple[str, ...]:
+    """Return the keys of a run's recipe that decide its step, without those that say what they do by default."""
+    on_jax = recipe.get("backend", "jax") == "jax"
+    found = [*STEP_KEYS, *own, *(["z_loss"] if recipe.get("z_loss") else [])]
+    if not on_jax:
+        return (*found, *(["microbatches"] if recipe["microbatches"] > 1 else []))
+    return (*found, *JAX_KEYS, *unpromised(recipe))
+
+
+def unpromised(recipe: Mapping) -> tuple[str, ...]:
+    """Return the key that says that the bytes of a run are not promised; none where they are, as without the key."""
+    return ("determinism",) if recipe["determinism"] == "steps" else ()
+
+
+def on_jax_of(recipe: Mapping) -> dict | None:
+    """Return the sizes of a masked model on TensorFlow as one on JAX.
+
+    None where JAX does not train such a model, and where the run starts from another one, which says the sizes.
+    """
+    if "model" not in recipe:
+        return None
+    model = exported_model(recipe["model"], "tensorflow")
+    config = {**model, "model_type": model["architecture"]}
+    return without_either(config_recipe(config)) if opens(config) else None
+
+
+def same_origin(one: Mapping, other: Mapping) -> bool:
+    """Return whether two sections of the config take what they take from the same folder, or commit of the hub."""
+    places = [section.get("pretrained") and os.path.normpath(section["pretrained"]) for section in (one, other)]
+    return bool(places[0]) and places[0] == places[1] and one.get("revision") == other.get("revision")
+
+
+def sampling_of(config: Mapping) -> dict:
+    """Return how samples are drawn: of the keys under generation, those that its sampler reads."""
+    own = {"greedy": (), "top_k": ("k", "temperature", "seed"), "top_p": ("p", "temperature", "seed")}
+    return pick(config["generation"], "sampler", "max_length", "samples", *own[config["generation"]["sampler"]])
