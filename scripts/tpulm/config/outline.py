@@ -227,7 +227,7 @@ class Run(Model):
         if self.described is None:
             return where
         loss = self.records.loss if self.records else {}
-        return where | pick(self.recipe, "steps", *self.step_keys) | loss | self.described
+        return {**where, **pick(self.recipe, "steps", *self.step_keys), **loss, **self.described}
 
 
 def checkpoint_of(path: str, step: int) -> dict[str, str]:
@@ -320,7 +320,7 @@ class Outline:
         described: dict | None = {"sequence_length": records.sequence_length, "packing": records.packing}
         if not on_jax:
             model = on_jax_of(recipe)
-            described = model and described | pick(recipe, "mesh", "microbatches") | {"model": model}
+            described = described | pick(recipe, "mesh", "microbatches") | {"model": model} if model else None
         unknown = described is not None and "pretrained" in self.config["tokenizer"]
         if described is not None and not unknown:
             described |= {"vocabulary": {"size": self.config["tokenizer"]["vocab_size"], "pad": PAD_ID}}

@@ -1,7 +1,7 @@
 """Read and complete the config; every mistake ends in one sentence before any job starts."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import YAMLError
 
-from tpulm.config.checks import check
+from tpulm.config.checks import check, check_jax_run
 from tpulm.config.schema import check_plain, fill, typed, validate
 from tpulm.config.sweeps import expand
 from tpulm.core.errors import UserError, describe
+from tpulm.specs.recipes import FETCHED_KEYS
 
 SCHEMA = Path(__file__).parents[3] / "schemas" / "config.schema.yaml"
 
@@ -77,9 +78,34 @@ def complete(config: dict, source: str) -> dict:
         validate(config, schema())
         filled = fill(schema(), copy.deepcopy(config), schema())
         check(filled)
+        open_as_tuned(filled, config.get("base", {}))
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     return in_order(filled)
+
+
+def open_as_tuned(config: dict, given: Mapping) -> None:
+    """Let each base model that is fetched be opened as the runs that tune it, where it does not say how itself.
+
+    given  the section `base` without defaults
+
+    Raises UserError where a task of the harness asks it, and its runs differ in what changes scores.
+    """
+    for name, base in config["base"].items():
+        runs = {key: run for key, run in sorted(config["finetune"]["runs"].items()) if run["base"] == name}
+        for key in FETCHED_KEYS if "preset" in base and runs else ():
+            if key in given[name]:
+                continue
+            first, value = next((run, recipe[key]) for run, recipe in runs.items())
+            other = next((run for run, recipe in runs.items() if recipe[key] != value), None)
+            if other and key != "resources" and config["evaluation"]["harness"]:
+                raise UserError(
+                    f"base.{name}.{key} is missing; evaluation.harness needs it, because it is {describe(value)} in "
+                    f"finetune.runs.{first} and {describe(runs[other][key])} in finetune.runs.{other}."
+                )
+            base[key] = value
+        if "preset" in base:
+            check_jax_run(f"base.{name}", base | {"batch_size": 0, "checkpoint_every": 0})  # nothing is trained
 
 
 def in_order(value: Any) -> Any:

@@ -123,7 +123,7 @@ class Task:
     def chain(self, model: Model, weights: str, rate: float, seed: int) -> Run:
         """Return the chain of a model with one learning rate and seed, from its weights or from random ones."""
         files = [file for file in model.files if not file.endswith(".safetensors")]
-        recipe = FIXED | self.recipe | given(model.recipe, "model") | {"learning_rate": rate, "seed": seed}
+        recipe = {**FIXED, **self.recipe, **given(model.recipe, "model"), "learning_rate": rate, "seed": seed}
         unknown = model.origin is None and model.vocab_size is None
         initial = []
         if "init" in self.recipe and weights == PRETRAINED:
@@ -220,7 +220,8 @@ def check_tasks(outline: Outline, *checks: Callable[[str, dict], None]) -> None:
 
     checks  of a run, which take its key and its recipe: a task is one, with its lowest learning rate
     """
-    tasks, titles = every_task(outline), {}
+    tasks = every_task(outline)
+    titles: dict[str, str] = {}
     for task in tasks:
         for check in checks:
             check(task.key, {**FIXED, **task.recipe, "learning_rate": min(task.recipe["learning_rates"])})

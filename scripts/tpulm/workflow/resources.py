@@ -7,6 +7,7 @@ is a request to a scheduler, which ends a job that takes more: it errs on the hi
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tpulm.config.evaluations import LENGTH
 from tpulm.config.model_sizes import (
     FLOAT32,
     STORED,
@@ -27,7 +28,6 @@ from tpulm.specs.texts import sources_of
 MB = 10**6
 # Bytes of a process without its model: interpreter, libraries, batches, the compiler at work.
 PROCESS = 4 * 10**9
-LONGEST = 512  # tokens that a masked model is asked to read where the config has no records for it
 SHARD = 2 * 10**9  # bytes of a file of weights for transformers
 
 
@@ -61,7 +61,7 @@ def activations(model: Model, backward: bool) -> int:
     the logits in float32: themselves, probabilities, gradients.
     """
     recipe, size = model.recipe, model_size(model)
-    length = recipe.get("sequence_length") or (model.records.sequence_length if model.records else LONGEST)
+    length = recipe.get("sequence_length") or (model.records.sequence_length if model.records else LENGTH)
     records = -(-recipe.get("batch_size", EVALUATION_BATCH) // recipe.get("microbatches", 1))
     if model.stage == "mlm" and not backward:
         records = min(records, EVALUATION_BATCH)
