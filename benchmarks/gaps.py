@@ -3,8 +3,8 @@
 import data  # noqa: F401  it also finds the package and the tests' Workflow
 from conftest import ROOT, Workflow
 from tpulm.config.model_sizes import STORED, checkpoint_bytes, model_size, optimizer_bytes, weight_bytes
+from tpulm.config.outline import Outline, Run
 from tpulm.config.reading import read_config
-from tpulm.config.runs import Run, runs_of
 from tpulm.core.files import read_json
 from tpulm.core.live_metrics import GAP, read
 from tpulm.planning.estimate import of_roofs
@@ -20,7 +20,7 @@ def gaps(workflow: Workflow) -> dict[str, tuple[str, dict[str, float]]]:
     Raises LookupError for a run whose log does not have them.
     """
     found = {}
-    for run in runs_of(read_config([str(workflow / "config.yaml")], {})):
+    for run in Outline(read_config([str(workflow / "config.yaml")], {})).runs.values():
         log = workflow / f"logs/{run.path}/metrics.jsonl"
         records = [record["seconds"] for record in read(log) if "seconds" in record]
         if not records:
@@ -88,7 +88,7 @@ def planned() -> list[tuple[str, Run, str, float]]:
     """Return recipe, run, slice and estimated seconds of a step of what benchmarks/recipes.py has planned."""
     found = []
     for name, runs in (read_json(PLANS) if PLANS.is_file() else {}).items():
-        by_key = {run.key: run for run in runs_of(read_config([str(ROOT / "recipes" / name)], {}))}
+        by_key = {run.key: run for run in Outline(read_config([str(ROOT / "recipes" / name)], {})).runs.values()}
         for key, slices in runs.items():
             for slice_, plan in slices.items():
                 if plan["planned"] and key in by_key:

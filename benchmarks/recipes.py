@@ -22,19 +22,21 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import data  # it also finds the package and the tests' Workflow
 import utilisation
-from conftest import ROOT, Workflow, outside
+from conftest import ROOT, Workflow, evaluations_of, outside
 from ruamel.yaml import YAML
+from tpulm.config.outline import Run
 from tpulm.config.reading import read_config
 from tpulm.core.accelerators import GIB, topology
 from tpulm.core.files import read_json
 from tpulm.planning.estimate import of_roofs
 from tpulm.specs.artifacts import experiment_folder, in_experiment
 from tpulm.specs.label_heads import masked_model
-from tpulm.workflow.budget import Planned, planned_of
+from tpulm.workflow.budget import plan_recipe
 
 RECIPES = ROOT / "recipes"
 PUBLISHED = ROOT / "benchmarks/published_tasks.yaml"
@@ -44,11 +46,30 @@ STALE = {"planned": False, "reason": "changed since it was compiled"}
 KEPT = ("program_sha256", "attention", "total", "hbm", "seconds", "devices", "model_flops")
 
 
+@dataclass(frozen=True)
+class Planned:
+    """What one plan is of, see `tpulm.config.evaluations.Evaluations.planned`.
+
+    name     its folder below results/plan/; folder  of the experiment
+    chains   what trains with the planned step
+    """
+
+    name: str
+    folder: str
+    chains: list[Run]
+
+    @property
+    def run(self) -> Run:
+        """The run, or the first of the chains."""
+        return self.chains[0]
+
+
 def planned_runs(recipe: Path) -> list[tuple[Planned, str]]:
     """Return the runs of a recipe, and models on tasks, with each slice that it names."""
     config = read_config([str(recipe)], {})
     slices = dict.fromkeys(topology(name).name for name in config["plan"]["topologies"])
-    return [(planned, name) for planned in planned_of(config).values() for name in slices]
+    folder, planned = experiment_folder(config), evaluations_of(config).planned.items()
+    return [(Planned(name, folder, chains), slice_) for name, chains in planned for slice_ in slices]
 
 
 def recipe_of(planned: Planned) -> dict:
@@ -56,12 +77,13 @@ def recipe_of(planned: Planned) -> dict:
 
     Raises LookupError for a task whose model or examples published_tasks.yaml does not know.
     """
-    if not planned.task:
-        return planned.recipe
-    table, run = YAML(typ="safe", pure=True).load(PUBLISHED), planned.run
+    run, recipe = planned.run, plan_recipe(planned.chains)
+    if not run.chain:
+        return recipe
+    table = YAML(typ="safe", pure=True).load(PUBLISHED)
     labels = table["labels"][run.recipe.get("dataset")][run.recipe.get("name")]
-    model = masked_model(table["models"][run.origin["pretrained"]]) if run.described else {}
-    return planned.recipe | model | {"outputs": labels or 1}
+    model = masked_model(table["models"][run.origin["pretrained"]]) if run.origin else {}
+    return recipe | model | {"outputs": labels or 1}
 
 
 def origin(planned: Planned, slice_: str) -> str:
@@ -72,9 +94,9 @@ def origin(planned: Planned, slice_: str) -> str:
 def plan(recipe: Path, planned: Planned, slice_: str, minutes: float) -> dict:
     """Return what is kept of the plan of a run: planned, and where it is not, the reason."""
     run = planned.run
-    if planned.task:
+    if run.chain:
         return {"planned": False, "reason": "of a model on a task, which --layers plans"}
-    if run.needs_manifest:
+    if run.plan_inputs.get("manifest"):
         return {"planned": False, "reason": "takes its tokenizer from a hub"}
     with tempfile.TemporaryDirectory() as temporary:
         workflow = Workflow(Path(temporary) / "workflow")
@@ -82,7 +104,7 @@ def plan(recipe: Path, planned: Planned, slice_: str, minutes: float) -> dict:
         compiled.mkdir(parents=True, exist_ok=True)
         (workflow / ".snakemake").mkdir()
         (workflow / ".snakemake/compiled").symlink_to(compiled)
-        file = in_experiment(f"<results>/plan/{planned.name}/{slice_}.json", experiment_folder(run.config))
+        file = in_experiment(f"<results>/plan/{planned.name}/{slice_}.json", planned.folder)
         snakemake = str(Path(sys.executable).with_name("snakemake"))
         command = [snakemake, "--configfile", f"recipes/{recipe.name}", "--cores", str(os.cpu_count()), file]
         process = subprocess.Popen(
@@ -103,7 +125,7 @@ def plan(recipe: Path, planned: Planned, slice_: str, minutes: float) -> dict:
 
 def program_name(recipe: Path, planned: Planned) -> str:
     """Return what to call the program of a plan; tasks may have one in common."""
-    if not planned.task:
+    if not planned.run.chain:
         return f"{recipe.stem}-{planned.run.name}"
     step = {key: value for key, value in recipe_of(planned).items() if key not in ("where", "steps", "chains")}
     return f"{recipe.stem}-{utilisation.recipe_hash(step, '')[:12]}"
@@ -211,15 +233,15 @@ def check_all(names: list[str]) -> bool:
 
 def key_of(planned: Planned) -> str:
     """Return how the plans name what is planned: by its key and, on a task, by the model."""
-    model = planned.name.removeprefix(f"tasks/{planned.task}/")
-    return f"{planned.run.key}, {model}" if planned.task else planned.run.key
+    run = planned.run
+    return f"{run.key}, {run.named['path']}" if run.chain else run.key
 
 
 def said_of(planned: Planned) -> str:
     """Return how the table calls what is planned."""
     number = len(planned.chains)
-    chains = f", {number} chains" if number > 1 else ", 1 chain" if planned.task else ""
-    as_on_jax = ", as on JAX" if planned.recipe.get("backend") == "tensorflow" else ""
+    chains = f", {number} chains" if number > 1 else ", 1 chain" if planned.run.chain else ""
+    as_on_jax = ", as on JAX" if planned.run.backend == "tensorflow" else ""
     return f"`{key_of(planned)}`{chains}{as_on_jax}"
 
 
@@ -237,11 +259,11 @@ def write_table() -> None:
             found = current(plans.get(path.name, {}).get(key_of(run), {}), run, slice_)
             if not found["planned"]:
                 reasons = missing.setdefault(found["reason"].rstrip("."), {})
-                name = f"{path.stem}: {run.task}" if run.task else path.stem
+                name = f"{path.stem}: {run.run.key}" if run.run.chain else path.stem
                 reasons.setdefault(name, []).append(slice_)
                 continue
             found |= of_roofs(found["seconds"])
-            hours = found["estimated_seconds"] * run.recipe["steps"] * len(run.chains) / 3600
+            hours = found["estimated_seconds"] * run.run.recipe["steps"] * len(run.chains) / 3600
             cells = [
                 f"{path.stem}: {said_of(run)}" + (" *" if "layers" in found else ""),
                 slice_,

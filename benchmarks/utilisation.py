@@ -23,8 +23,8 @@ import data  # it also finds the package
 import plan_table
 from conftest import ROOT
 from ruamel.yaml import YAML
+from tpulm.config.outline import Outline, Run
 from tpulm.config.reading import read_config
-from tpulm.config.runs import Run, runs_of
 from tpulm.core.accelerators import GIB, Topology, topology
 from tpulm.core.files import read_json
 from tpulm.planning.estimate import FACTORS, of_roofs, times
@@ -53,7 +53,7 @@ def rows() -> dict[str, dict]:
 
 def run_of(row: dict) -> Run:
     """Return the run of a row."""
-    return next(run for run in runs_of(read_config([str(RECIPE)], {})) if run.name == row["run"])
+    return next(run for run in Outline(read_config([str(RECIPE)], {})).runs.values() if run.name == row["run"])
 
 
 def changed(recipe: dict, changes: dict[str, Any]) -> dict:

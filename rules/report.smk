@@ -61,9 +61,7 @@ rule write_report:
         verdicts="<results>/verdicts.json",
     params:
         recipe=lambda w: page_recipe(
-            config,
-            RUNS.values(),
-            TEXTS,
+            OUTLINE,
             {name: path.stem for name, path in snakefiles(workflow).items()},
             PLACE.prefixed,
         ),

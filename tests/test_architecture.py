@@ -26,7 +26,7 @@ def imported_by_the_rules() -> set[str]:
 
 def test_lint_looks_at_all_that_the_rules_import():
     modules = imported_by_the_rules()
-    assert "tpulm.config.texts" in modules and "tpulm.workflow.paths" in modules
+    assert "tpulm.specs.texts" in modules and "tpulm.workflow.paths" in modules
     covered = LIGHT["source_modules"]  # which import nothing heavy, nor what imports it
     assert [one for one in modules if not any(f"{one}.".startswith(f"{part}.") for part in covered)] == []
 

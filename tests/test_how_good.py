@@ -2,12 +2,12 @@
 
 import pytest
 from conftest import ROOT
+from tpulm.config.evaluations import Evaluation
+from tpulm.config.outline import Outline
 from tpulm.config.reading import complete, read_yaml
-from tpulm.config.runs import runs_of
 from tpulm.core.errors import UserError
 from tpulm.core.scores import Score
 from tpulm.report.curves import reading
-from tpulm.workflow.inputs import CheckpointFiles
 
 pytestmark = pytest.mark.unit
 
@@ -34,15 +34,18 @@ def test_a_score_says_what_it_is_beside_chance_and_simpler_models():
 def chains(**tiny):
     found = read_yaml(ROOT / "config.yaml")
     found["mlm"]["runs"]["tiny"] |= {"steps": 1500, "checkpoint_every": 500} | tiny
-    runs = runs_of(complete(found, "config.yaml"))
-    return {run.path: run for run in runs}
+    return Outline(complete(found, "config.yaml")).runs
 
 
 @pytest.fixture
 def scored(tmp_path):
     """Return a function that gives the scores of checkpoints of the shipped config, in a folder."""
-    key = "evaluation.checkpoints"
-    return lambda which, **tiny: CheckpointFiles(key, which, chains(**tiny), lambda path: str(tmp_path / path))
+
+    def scored(which, **tiny):
+        runs = chains(**tiny)
+        return Evaluation("evaluation.checkpoints", which, runs, runs, lambda path: (tmp_path / path).exists())
+
+    return scored
 
 
 def touch(folder, *files):
@@ -58,7 +61,7 @@ SCORES = "<results>/evaluation/mlm/tiny"
 def test_the_config_names_the_checkpoints_that_are_scored(scored, tmp_path):
     steps = {which: scored(which).there("mlm/tiny") for which in ("best", "last", "all")}
     assert steps == {"best": [], "last": [1500], "all": [500, 1000, 1500]}
-    assert scored("last").files("mlm/tiny") == [f"{SCORES}/00001500/scores.json"]
+    assert scored("last").of_steps("mlm/tiny") == [f"{SCORES}/00001500/scores.json"]
     assert chains()["mlm/tiny"].tokens_per_step == 16 * 128
     with pytest.raises(UserError, match=r"^evaluation\.checkpoints is all, .*mlm\.runs\.tiny has patience.* best"):
         scored("all", patience=2)

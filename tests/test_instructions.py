@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from conftest import ROOT, write_yaml
 from ruamel.yaml import YAML
+from tpulm.config.outline import Outline
 from tpulm.config.reading import complete
-from tpulm.config.runs import runs_of
 from tpulm.corpus.chat_templates import GEMMA_TEMPLATE
 from tpulm.corpus.files import read_files
 from tpulm.corpus.rows import Form
@@ -119,4 +119,4 @@ def test_the_example_of_the_guide(tmp_path):
     text, [(start, stop)] = rows[51]
     assert (text, text[start:stop]) == ("Question: What is 1 + 1?\nAnswer: 2", " 2")
     assert run == "snakemake --configfile sums.yaml\n"
-    assert [run.records.responses for run in runs_of(completed)] == [False, True, True]
+    assert [run.records.responses for run in Outline(completed).runs.values()] == [False, True, True]

@@ -1,21 +1,23 @@
 """The sizes that memory and disk follow from are those of the models that Keras builds."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import warm
+from conftest import ROOT
 from tpulm.config.model_sizes import (
-    assumed_base,
-    base_size,
+    FLOAT32,
+    assumed,
     checkpoint_bytes,
     is_built,
     masked_size,
     model_size,
-    trainable,
+    weight_bytes,
 )
+from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config
-from tpulm.config.runs import runs_of
-from tpulm.workflow.resources import fetching_mb
+from tpulm.workflow.resources import mem_mb
 
 BUILD = """
 import json, math, sys
@@ -65,16 +67,22 @@ def config():
 def test_every_family_has_the_size_that_is_expected_of_it(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(json.dumps({"corpus": {"source": "python-docs"}} | config()))
-    runs = runs_of(read_config([str(path)], {}))
+    runs = Outline(read_config([str(path)], {})).runs.values()
     found = warm.result(warm.run("jax", BUILD, json.dumps([[run.stage, run.plan()] for run in runs])))
     assert len(runs) == 16
     for run, (total, trained, checkpoint) in zip(runs, found, strict=True):
         size = model_size(run)
         # Beside the parameters, Keras counts the states of dropout.
         assert 0 <= total - size.parameters - size.adapters < 20, run.key
-        assert trained == trainable(run), run.key
+        assert FLOAT32 * trained == weight_bytes(run), run.key
         # The optimizer also counts steps; Adafactor's rows and columns are about as many as is said.
         assert abs(checkpoint - checkpoint_bytes(run)) <= (0.2 * checkpoint if "adafactor" in run.name else 16), run.key
+
+
+def base_model(preset):
+    """Return a base model that is fetched."""
+    known = Outline(read_config([str(ROOT / "recipes/imdb-gemma-7b.yaml")], {})).of_stage("base")["gemma-7b"]
+    return replace(known, base={"preset": preset})
 
 
 @pytest.mark.unit
@@ -96,11 +104,11 @@ def test_the_size_of_a_folder_of_transformers(tmp_path, name, sizes, parameters)
     if name.startswith("qwen"):
         config["tie_word_embeddings"] = True
     (tmp_path / "config.json").write_text(json.dumps(config))
-    base = {"preset": str(tmp_path)}
-    assert base_size(base).parameters == parameters and assumed_base(base) is None
-    assert is_built(base) and fetching_mb(base) > 4 * parameters / 1e6  # converted in float32
+    base = base_model(str(tmp_path))
+    assert model_size(base).parameters == parameters and assumed(base) is None
+    assert is_built(base) and mem_mb(base, "fetch_base") > 4 * parameters / 1e6  # converted in float32
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
-    assert assumed_base(base) == "Gemma 7B"
+    assert assumed(base) == "Gemma 7B"
 
 
 @pytest.mark.unit
@@ -117,8 +125,8 @@ def test_the_size_of_a_folder_of_transformers(tmp_path, name, sizes, parameters)
     ],
 )
 def test_published_models_have_the_parameters_that_keras_hub_says(preset, parameters):
-    base = {"preset": preset}
-    assert (None if assumed_base(base) else base_size(base).parameters) == parameters
+    base = base_model(preset)
+    assert (None if assumed(base) else model_size(base).parameters) == parameters
 
 
 def test_the_size_of_a_masked_model():

@@ -2,19 +2,20 @@
 
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
 from tpulm.config.model_sizes import causal_size, checkpoint_bytes, masked_size, model_size, optimizer_bytes
+from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config
-from tpulm.config.runs import runs_of
 from tpulm.core.errors import UserError
 from tpulm.records.order import epochs, epochs_of
 from tpulm.specs.published_models import MODELS
 from tpulm.training.checkpoint import trained_for
 from tpulm.workflow import disk
-from tpulm.workflow.resources import JOBS, converting_mb, fetching_mb, mem_mb
+from tpulm.workflow.resources import JOBS, mem_mb
 from tpulm.workflow.start import check_until
 
 pytestmark = pytest.mark.unit
@@ -22,7 +23,7 @@ GEMMA_7B = 8_537_680_896
 
 
 def runs(recipe="config.yaml", **overrides):
-    return {run.key: run for run in runs_of(read_config([str(ROOT / recipe)], overrides))}
+    return {run.key: run for run in Outline(read_config([str(ROOT / recipe)], overrides)).runs.values()}
 
 
 def tuned(**overrides):
@@ -71,9 +72,9 @@ def test_memory_for_gemma_7b_is_that_of_its_weights():
 def test_memory_on_a_cpu_is_that_of_the_devices_too():
     config = read_config([str(ROOT / "recipes/imdb-gemma-7b.yaml")], {})
     asked = config["finetune"]["runs"]["imdb"]["resources"]
-    rented = mem_mb(runs_of(config)[0], "train")
+    rented = mem_mb([*Outline(config).runs.values()][0], "train")
     del asked["accelerator"]
-    assert mem_mb(runs_of(config)[0], "train") > rented + 4 * GEMMA_7B / 1e6
+    assert mem_mb([*Outline(config).runs.values()][0], "train") > rented + 4 * GEMMA_7B / 1e6
 
 
 def test_the_embedded_job_asks_for_little():
@@ -86,10 +87,11 @@ def test_the_embedded_job_asks_for_little():
 def test_folders_for_transformers_take_the_model():
     merged = tuned(merge=True)
     assert mem_mb(merged, "export_transformers") > 4 * GEMMA_7B / 1e6
-    assert converting_mb({"preset": "gemma_7b_en"}) == mem_mb(merged, "export_transformers")
+    [preset] = Outline(read_config([str(ROOT / "recipes/imdb-gemma-7b.yaml")], {})).of_stage("base").values()
+    assert mem_mb(preset, "export_transformers") == mem_mb(merged, "export_transformers")
     # Fetching takes as much only where a model is converted.
-    assert fetching_mb({"preset": "gemma_7b_en"}) == 4000
-    assert fetching_mb({"preset": "hf://some/model"}) > 4 * GEMMA_7B / 1e6
+    assert mem_mb(preset, "fetch_base") == 4000
+    assert mem_mb(replace(preset, base={"preset": "hf://some/model"}), "fetch_base") > 4 * GEMMA_7B / 1e6
 
 
 def test_what_the_config_says_of_memory_counts():
@@ -111,11 +113,11 @@ def job(*outputs):
 
 def needs(jobs, recipe="config.yaml", **overrides):
     config = read_config([str(ROOT / recipe)], overrides)
-    run = runs_of(config)[0]
-    planned = {"key": run.key, "stage": run.stage, "name": run.name, "checkpoints": 3}
-    planned["checkpoint_bytes"] = checkpoint_bytes(run)
-    on_task = planned | {"key": "evaluation.tasks.x evaluation/tasks/x/mlm/tiny"}
-    return run, disk.needs_of(jobs, runs_of(config), config, [planned, on_task])
+    outline = Outline(config)
+    run = outline.runs["mlm/tiny"]
+    planned = {"path": run.path, "checkpoints": 3, "checkpoint_bytes": checkpoint_bytes(run)}
+    chains = {run.path: run, "chain": replace(run, chain={"seed": 0})}
+    return run, disk.needs_of(jobs, outline, chains, [planned, planned | {"path": "chain"}])
 
 
 def test_disk_is_for_checkpoints_and_models():
@@ -132,11 +134,12 @@ def test_disk_for_masked_models_from_elsewhere(tmp_path):
     place = {"pretrained": str(tmp_path)}
     config = read_config([str(ROOT / "config.yaml")], {})
     trained = config["mlm"]["runs"]["tiny"]
-    config["mlm"]["runs"] = {"asked": place, "tiny": trained | {"init": place}}
+    asked = {key: value for key, value in trained.items() if key not in ("model", "steps", "checkpoint_every")}
+    config["mlm"]["runs"] = {"asked": asked | place, "tiny": trained | {"init": place}}
     jobs = [job(f"results/mlm/{folder}/model.safetensors") for folder in ("asked/model", "tiny/init")]
-    masked = [run for run in runs_of(config) if run.stage == "mlm"]
-    [models, *_] = disk.needs_of(jobs, masked, config, [])
-    assert models.bytes == 2 * 4 * model_size(masked[0]).parameters > 10**8
+    outline = Outline(config)
+    [models, *_] = disk.needs_of(jobs, outline, outline.runs, [])
+    assert models.bytes == 2 * 4 * model_size(outline.runs["mlm/tiny"]).parameters > 10**8
 
 
 def test_no_size_that_is_a_guess_refuses_a_run(tmp_path, monkeypatch):
@@ -146,8 +149,8 @@ def test_no_size_that_is_a_guess_refuses_a_run(tmp_path, monkeypatch):
     config = read_config([str(ROOT / "config.yaml")], {})
     config["mlm"]["runs"] = {"tiny": config["mlm"]["runs"]["tiny"] | {"init": place}}
     jobs = [job(f"results/mlm/tiny/{folder}/model.safetensors") for folder in ("model", "init")]
-    [run] = [run for run in runs_of(config) if run.stage == "mlm"]
-    found = disk.needs_of(jobs, [run], config, [])
+    outline = Outline(config)
+    found = disk.needs_of(jobs, outline, outline.runs, [])
     said = []
     disk.check(found, jobs, str(tmp_path), said.append)
     assert len(said) == 1 and "2.8 GB" in said[0] and "1.0 GB are free" in said[0]

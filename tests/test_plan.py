@@ -8,8 +8,8 @@ import pytest
 import warm
 from conftest import copied, write_yaml
 from tpulm.config.model_sizes import checkpoint_bytes
+from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config, read_yaml
-from tpulm.config.runs import runs_of
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
 from tpulm.workflow import budget
@@ -369,8 +369,8 @@ def test_what_is_pending_is_what_snakemake_would_train(planned, tmp_path):
     printed = workflow("plan").stdout
     runs = [read(planned, stage, run) for stage, run in (("mlm", "jax"), ("base", "small"), ("finetune", "python"))]
     hours = sum(run["hours"] for run in runs)
-    trained = [run for run in runs_of(read_config([str(workflow / "config.yaml")], {})) if run.backend == "jax"]
-    disk = sum(2 * checkpoint_bytes(run) for run in trained)
+    trained = Outline(read_config([str(workflow / "config.yaml")], {})).runs.values()
+    disk = sum(2 * checkpoint_bytes(run) for run in trained if run.backend == "jax")
     assert re.search(rf"^.*steps, estimated +{hours:,.2f} +{hours * 3600:,.2f}$", printed, re.M)
     assert f"{disk / 1e9:,.2f} GB of checkpoints" in printed
 

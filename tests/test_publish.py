@@ -15,6 +15,7 @@ import yaml
 from conftest import ROOT, copied, write_yaml
 from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardData, constants
 from loopback_hub import TOKEN
+from tpulm.config.outline import Outline
 from tpulm.config.publications import card_recipe, facts_of, publications_of
 from tpulm.config.reading import complete, read_yaml
 from tpulm.core import bucket
@@ -300,10 +301,10 @@ def test_a_model_and_its_checkpoints_go_to_hub_and_bucket(trained, server, stora
 
 
 def artifacts_of(workflow, **section):
-    """Return what the config of a workflow can publish, by name, and the completed config."""
+    """Return what the config of a workflow can publish, by name, and its outline."""
     config = read_yaml(workflow / "config.yaml") | ({"publish": section} if section else {})
-    completed = complete(config, "config.yaml")
-    return publications_of(completed), completed
+    outline = Outline(complete(config, "config.yaml"))
+    return publications_of(outline), outline
 
 
 def facts(workflow, publication):
@@ -319,14 +320,14 @@ def facts(workflow, publication):
 
 
 def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
-    publications, config = artifacts_of(trained, hub="me/models", license="apache-2.0")
+    publications, outline = artifacts_of(trained, hub="me/models", license="apache-2.0")
     assert list(publications) == [
         "tokenizer", "tfrecords", "tokens/small/corpus/concat-64", "tokens/small/finetune-text/pad-64", "mlm/tiny",
         "base/small", "transformers/base/small", "finetune/python",
     ]  # fmt: skip
     for name, publication in publications.items():
         known = facts(trained, publication)
-        text = cards.card(card_recipe(publication, config), known)
+        text = cards.card(card_recipe(publication, outline), known)
         _, head, body = text.split("---\n", 2)
         of, data = (DatasetCard, DatasetCardData) if publication.type == "dataset" else (ModelCard, ModelCardData)
         told = yaml.safe_load(head)
@@ -353,13 +354,13 @@ def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
 
 
 def test_a_card_without_a_hub_names_the_folder(trained):
-    publications, config = artifacts_of(trained)
-    sources = {name: card_recipe(publication, config)["source"] for name, publication in publications.items()}
+    publications, outline = artifacts_of(trained)
+    sources = {name: card_recipe(publication, outline)["source"] for name, publication in publications.items()}
     assert sources["mlm/tiny"] == "results/mlm/tiny/model" and sources["base/small"] == "results/base/small/preset"
     tokenizer = publications["tokenizer"]
-    text = cards.card(card_recipe(tokenizer, config), facts(trained, tokenizer))
+    text = cards.card(card_recipe(tokenizer, outline), facts(trained, tokenizer))
     assert 'from_pretrained("results/tokenizer")' in text and "license" not in text
-    adapter = card_recipe(publications["finetune/python"], config)
+    adapter = card_recipe(publications["finetune/python"], outline)
     used = cards.adapter_use(adapter)
     assert '"results/finetune/python/adapter.lora.json"' in used and '"results/base/small/preset"' in used
 
@@ -371,8 +372,8 @@ def test_a_card_of_a_model_that_starts_from_another_names_that():
     run = config["mlm"]["runs"]["tiny"]
     del run["model"]
     run |= {"init": origin, "backend": "jax"}
-    completed = complete(config, "config.yaml")
-    recipe = card_recipe(publications_of(completed)["mlm/tiny"], completed)
+    outline = Outline(complete(config, "config.yaml"))
+    recipe = card_recipe(publications_of(outline)["mlm/tiny"], outline)
     keys = ("loss", "frequency_loss", "perplexity", "accuracy", "predictions")
     metrics = {"parameters": 9, "verdict": "", **{split: dict.fromkeys(keys, 1) for split in cards.SPLITS}}
     state = {"best": {"step": 10, "evaluation": {"loss": 1.0}}}

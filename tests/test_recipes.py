@@ -5,8 +5,8 @@ import re
 import pytest
 from conftest import ROOT, chains_of
 from tpulm.config.model_sizes import checkpoint_bytes, model_size
+from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config, read_yaml
-from tpulm.config.runs import runs_of
 from tpulm.core.accelerators import is_tpu, slice_hosts
 from tpulm.specs.masked_sizes import sizes_of
 from tpulm.workflow.budget import most_at_once
@@ -16,7 +16,7 @@ RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
 def runs(name):
-    return {run.key: run for run in runs_of(read_config([str(ROOT / f"recipes/{name}.yaml")], {}))}
+    return {run.key: run for run in Outline(read_config([str(ROOT / f"recipes/{name}.yaml")], {})).runs.values()}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -46,7 +46,7 @@ def test_the_small_recipe_is_a_hundredth_of_the_real_one(tmp_path, monkeypatch):
     (tmp_path / "data/pairs").mkdir()
     monkeypatch.chdir(tmp_path)  # all that it takes is there, and nothing from a hub
     config = read_config([str(path)], {})
-    (run,) = runs_of(config)
+    (run,) = Outline(config).runs.values()
     tokens = run.recipe["steps"] * run.tokens_per_step
     real = runs("wikitext-roberta-10m-words")["mlm.runs.wikitext-10m"]
     assert tokens < real.recipe["steps"] * real.tokens_per_step / 100
@@ -57,10 +57,12 @@ def test_the_small_recipe_is_a_hundredth_of_the_real_one(tmp_path, monkeypatch):
 def test_a_task_trains_for_the_epochs_that_it_names():
     path = ROOT / "recipes/glue-modernbert-base.yaml"
     found = chains_of(read_config([str(path)], {}))
-    chains = {chain.task: chain.recipe for chain in found}
-    mnli = next(chain.checkpoint()["best"] for chain in found if chain.task == "mnli")
-    assert {chain.task for chain in found if chain.initial_weights == [mnli]} == {"rte", "mrpc", "stsb"}
-    assert all(chain.initial_weights in ([], [mnli]) for chain in found) and len(found) == 25
+    chains = {chain.key.rpartition(".")[2]: chain.recipe for chain in found}
+    mnli = next(chain.checkpoint()["best"] for chain in found if chain.key.endswith(".mnli"))
+    assert {name for name in chains for chain in found if chain.key.endswith(f".{name}") and chain.initial} == {
+        "rte", "mrpc", "stsb",
+    }  # fmt: skip
+    assert all(chain.initial in ([], [mnli]) for chain in found) and len(found) == 25
     named = re.findall(r"steps: (\d+) +# (\d+) epochs of ([\d,]+)", path.read_text())
     assert len(named) == len(chains) == 8
     for steps, epochs, examples in named:
@@ -79,7 +81,7 @@ def test_the_published_run_has_the_numbers_of_its_card():
         assert recipe["steps"] == 14_675 + 278_825 == 500 * (300_917 // 512)
         assert (schedule["shape"], schedule["warmup_steps"], recipe["learning_rate"]) == ("linear", 14_675, 1e-4)
         assert recipe["precision"] == "mixed_bfloat16" and recipe["optimizer"]["weight_decay"] == 1e-3
-        assert recipe["batch_size"] * run.config["tfrecords"]["sequence_length"] == 512 * 512
+        assert run.tokens_per_step == 512 * 512
         assert recipe["steps"] % recipe["checkpoint_every"] == 0 and recipe["evaluate_every"] == 587
         assert recipe["resources"]["accelerator"] == "v3-8" and recipe["batch_size"] % (8 * recipe["microbatches"]) == 0
     assert card.config["tfrecords"] == on_jax.config["tfrecords"] and card.config["tfrecords"]["sequence_length"] == 512

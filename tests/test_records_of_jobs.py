@@ -9,6 +9,7 @@ import sys
 import pytest
 from conftest import ROOT
 from gcp_storage_emulator.server import create_server
+from tpulm.config.outline import Outline
 from tpulm.config.publications import chosen
 from tpulm.config.reading import read_config
 from tpulm.core import job_record
@@ -130,9 +131,9 @@ def test_the_source_is_told_by_commit_and_difference(tmp_path):
 
 def test_the_archive_is_published_where_it_is_named():
     config = read_config([ROOT / "config.yaml"], {"publish": {"hub": "me/models"}})
-    assert "archive" not in chosen(config)
+    assert "archive" not in chosen(Outline(config))
     section = {"publish": {"hub": "me/models", "artifacts": ["archive"]}}
-    (archive,) = chosen(read_config([ROOT / "config.yaml"], section)).values()
+    (archive,) = chosen(Outline(read_config([ROOT / "config.yaml"], section))).values()
     assert archive.files == {f"models-1.zip{end}": f"archive/models-1.zip{end}" for end in ("", ".sha256")}
     assert archive.type == "dataset" and archive.card == ""
 

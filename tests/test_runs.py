@@ -5,8 +5,8 @@ import re
 
 import pytest
 from conftest import ROOT
+from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config, read_yaml
-from tpulm.config.runs import by_stage, record_sets_of, runs_of
 from tpulm.corpus.sources import Part
 from tpulm.specs.training_step import promised
 from tpulm.workflow import resources
@@ -21,12 +21,12 @@ def config_with(**overrides):
 
 
 def run_of(stage, name, **overrides):
-    return by_stage(runs_of(config_with(**overrides)))[stage][name]
+    return Outline(config_with(**overrides)).runs[f"{stage}/{name}"]
 
 
 def test_a_base_model_that_is_fetched_is_no_run():
     given = {"base": {"given": {"preset": "hf://some/base", "revision": "a" * 40}}}
-    assert [run.name for run in runs_of(config_with(**given)) if run.stage == "base"] == ["small"]
+    assert [run.name for run in Outline(config_with(**given)).runs.values() if run.stage == "base"] == ["small"]
 
 
 def test_segments_share_the_schedule_and_not_the_number_of_steps():
@@ -46,7 +46,7 @@ def test_determinism_is_in_a_recipe_only_where_bytes_are_not_promised():
     free_base = run_of("base", "small", base={"small": free})
     free_tuned = run_of("finetune", "python", finetune={"runs": {"python": free}})
     recipes = [(base.segment(end), free_base.segment(end)), (base.plan(), free_base.plan())]
-    recipes.append((tuned.loading_params(), free_tuned.loading_params()))
+    recipes.append((tuned.opening, free_tuned.opening))
     for promising, other in recipes:
         assert other == promising | free and promised(promising) == {}
         assert promised(other) == free | {"bytes_promised": False}
@@ -78,7 +78,7 @@ class Wildcards(dict):
 
 
 def asked(given, hosts, prefix=""):
-    runs = by_stage(runs_of(config_with(finetune={"runs": {"python": {"resources": given}}})))["finetune"]
+    runs = Outline(config_with(finetune={"runs": {"python": {"resources": given}}})).runs_of("finetune")
     found = resources_of(lambda wildcards: runs[wildcards.run], "train", prefix, hosts)
     wildcards = Wildcards(run="python")
     return {
@@ -134,7 +134,7 @@ def test_runs_share_records_where_they_read_the_same():
     runs = {"other": python | {"rank": 2}, "short": python | {"sequence_length": 32}}
     runs["packed"] = python | {"packing": "concat"}
     config = config_with(finetune={"runs": runs, "shards": {"train": 2}})
-    found = record_sets_of(config, runs_of(config))
+    found = Outline(config).records
     assert {folder: dict(records.shards) for folder, records in found.items()} == {
         "tfrecords": {"train": 4, "validation": 1, "test": 1},
         "tokens/small/corpus/concat-64": {"train": 1, "validation": 1, "test": 1},

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 from conftest import ROOT
+from tpulm.config.outline import Outline
 from tpulm.config.reading import complete, read_yaml
 from tpulm.config.report import comparisons
-from tpulm.config.runs import runs_of
 from tpulm.core.errors import UserError
 from tpulm.core.scores import Score
 from tpulm.evaluation.significance import COLUMNS, Trained, compared, holm, over_seeds, permuted
@@ -117,7 +117,7 @@ def config(**changes):
 
 def test_models_are_held_against_the_first_of_their_stage_and_their_base():
     found = config()
-    rows = comparisons(found, runs_of(found))
+    rows = comparisons(found, Outline(found).runs.values())
     assert [(row["first"], row["second"]) for row in rows] == [
         ("mlm/tiny", "mlm/wide"), ("base/small", "finetune/python"),
     ]  # fmt: skip
@@ -126,7 +126,7 @@ def test_models_are_held_against_the_first_of_their_stage_and_their_base():
 
 def test_models_that_the_config_names_are_compared_alone():
     found = config(compare=[["mlm/tiny-seed-1", "mlm/wide"]])
-    assert [row["firsts"] for row in comparisons(found, runs_of(found))] == [["mlm/tiny-seed-1"]]
+    assert [row["firsts"] for row in comparisons(found, Outline(found).runs.values())] == [["mlm/tiny-seed-1"]]
     found = config(compare=[["mlm/tiny", "mlm/none"]])
     with pytest.raises(UserError, match='^evaluation.compare has "mlm/none"; .*base/small'):
-        comparisons(found, runs_of(found))
+        comparisons(found, Outline(found).runs.values())

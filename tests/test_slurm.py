@@ -17,8 +17,8 @@ import pytest
 from conftest import ROOT, Workflow, copied, existing, outside
 from kills import edited, fingerprints
 from one_node_slurm import NEEDED, PATH, Slurm
+from tpulm.config.outline import Outline
 from tpulm.config.reading import SCHEMA, read_config, read_yaml
-from tpulm.config.runs import by_stage, runs_of
 from tpulm.workflow.resources import resources_of
 
 MISSING = [name for name in NEEDED if not shutil.which(name, path=PATH)]
@@ -300,7 +300,7 @@ def test_what_slurm_does_not_have_is_said_before_anything_runs(slurm, fresh):
 def test_what_slurm_does_not_have(slurm, changed, wanted, why):
     """What a run asks for, as its rule does, and the answer of the profile."""
     runs = {"finetune": {"runs": {"python": {"resources": changed}}}}
-    run = by_stage(runs_of(read_config([str(ROOT / "config.yaml")], runs)))["finetune"]
+    run = Outline(read_config([str(ROOT / "config.yaml")], runs)).runs_of("finetune")
     wildcards = Attributes(run="python")
     resources = resources_of(lambda wildcards: run[wildcards.run], "train", "", hosts=True)
     asked = {name: value(wildcards, 1) if name == "runtime" else value(wildcards) for name, value in resources.items()}

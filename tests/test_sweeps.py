@@ -4,8 +4,8 @@ import copy
 
 import pytest
 from conftest import ROOT
+from tpulm.config.outline import Outline
 from tpulm.config.reading import complete, read_yaml
-from tpulm.config.runs import runs_of
 from tpulm.config.sweeps import groups_of, in_a_name
 from tpulm.core.errors import UserError
 from tpulm.report.tables import compared, markdown
@@ -25,7 +25,7 @@ def config(sweep, stage="mlm", **more):
 
 
 def names(found):
-    return [run.name for run in runs_of(complete(found, "config.yaml"))]
+    return [run.name for run in Outline(complete(found, "config.yaml")).runs.values()]
 
 
 def test_a_sweep_is_a_run_for_each_combination():
@@ -92,7 +92,7 @@ def test_a_wrong_sweep_ends_in_a_sentence(sweep, more, beginning, said):
 
 def test_runs_that_differ_by_their_seed_are_a_row_with_mean_and_spread():
     found = config({"learning_rate": [1e-4, 3e-4], "seed": [0, 1, 2]}, own={"batch_size": 32})
-    runs = [run for run in runs_of(complete(found, "config.yaml")) if run.stage != "base"]
+    runs = [run for run in Outline(complete(found, "config.yaml")).runs.values() if run.stage != "base"]
     groups = groups_of(runs)
     assert [(group["name"], group["runs"]) for group in groups] == [
         ("own", 1), ("tiny-learning_rate-1e-4", 3), ("tiny-learning_rate-3e-4", 3), ("python", 1),

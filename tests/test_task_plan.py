@@ -4,13 +4,14 @@ import json
 
 import pytest
 import warm
+from conftest import evaluations_of
 from test_plan import compiler
 from test_tasks import FILES, config_of
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import PAD_ID
 from tpulm.specs.masked_sizes import told
 from tpulm.workflow import budget
-from tpulm.workflow.budget import planned_of
+from tpulm.workflow.budget import plan_recipe
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 ROBERTA = SIZES | {"architecture": "roberta", "max_position_embeddings": 36}
@@ -87,10 +88,10 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
     for model, changes in cases:
         sections = MODELS | {"evaluation": {"tasks": {"x": TASK | changes | {"models": [model]}}}}
         config = config_of(tmp_path, TASK, **sections)
-        planned = planned_of(config)[f"tasks/x/{model}"]
+        planned = evaluations_of(config).planned[f"tasks/x/{model}"]
         exported(tmp_path, config, model)
-        folder, recipe = model.partition("/")[2], planned.run.segment(2)
-        wanted.append((planned.recipe, recipe, folder, LABELS[changes["predict"]]))
+        folder, recipe = model.partition("/")[2], planned[0].segment(2)
+        wanted.append((plan_recipe(planned), recipe, folder, LABELS[changes["predict"]]))
     done = warm.run("tpu", SAME, json.dumps(wanted), folder=tmp_path)
     lines = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("RESULT")]
     assert len(lines) == len(cases)
@@ -104,27 +105,29 @@ def test_all_chains_of_a_model_on_a_task_have_one_plan(tmp_path):
     task = FILES | {"learning_rates": [1e-3, 1e-4], "seeds": [0, 1, 2], "checkpoints": "all"}
     given = {"backend": "jax", "pretrained": "given", "revision": "a" * 40}
     other = MODELS | {"mlm": {"runs": {"jax": run, "given": given}}}
-    found = planned_of(config_of(tmp_path, task, **other))
+    found = evaluations_of(config_of(tmp_path, task, **other)).planned
     assert list(found) == ["mlm/jax", "tasks/x/mlm/jax", "tasks/x/mlm/given"]
     # Of the model, of its checkpoints at steps 2, 4 and 6, and of random weights, which are the same for all.
-    assert [len(planned.chains) for planned in found.values()] == [1, 6 * 5, 6 * 2]
-    masked = found["tasks/x/mlm/jax"].recipe
+    assert [len(chains) for chains in found.values()] == [1, 6 * 5, 6 * 2]
+    masked = plan_recipe(found["tasks/x/mlm/jax"])
     assert (masked["where"], masked["steps"], masked["chains"]) == ("evaluation.tasks.x", 4, 30)
     assert masked["vocabulary"]["size"] == 320 and not {"seed", "learning_rate", "weights"} & set(masked)
-    assert found["mlm/jax"].recipe == found["mlm/jax"].run.plan()
-    assert len({chain.folder for chain in found["tasks/x/mlm/jax"].chains}) == 30
+    assert plan_recipe(found["mlm/jax"]) == found["mlm/jax"][0].plan()
+    assert len({chain.folder for chain in found["tasks/x/mlm/jax"]}) == 30
 
 
 def test_what_a_plan_reads_of_models_from_elsewhere(tmp_path):
     def planned(models, tokenizer):
         task = FILES | {"models": models, "sequence_length": 8}
-        return planned_of(config_of(tmp_path, task, **(MODELS | {"tokenizer": tokenizer})))
+        return evaluations_of(config_of(tmp_path, task, **(MODELS | {"tokenizer": tokenizer}))).planned
 
-    given = planned(["mlm/given"], MODELS["tokenizer"])["tasks/x/mlm/given"]
-    assert given.run.described == ["<results>/mlm/given/model/config.json"] and not given.run.needs_manifest
-    assert "model" not in given.recipe
-    ours = planned(["mlm/jax"], {"pretrained": "given", "revision": "a" * 40})["tasks/x/mlm/jax"]
-    assert ours.run.described == [] and ours.run.needs_manifest and "vocabulary" not in ours.recipe
+    given, *_ = planned(["mlm/given"], MODELS["tokenizer"])["tasks/x/mlm/given"]
+    task = {"task": ["<results>/evaluation/tasks/x/task.json"]}
+    assert given.plan_inputs == task | {"manifest": [], "init": ["<results>/mlm/given/model/config.json"]}
+    assert "model" not in given.plan()
+    ours, *_ = planned(["mlm/jax"], {"pretrained": "given", "revision": "a" * 40})["tasks/x/mlm/jax"]
+    assert ours.plan_inputs == task | {"manifest": ["<results>/tfrecords/manifest.json"], "init": []}
+    assert "vocabulary" not in ours.plan()
 
 
 def test_the_budget_counts_each_chain_by_its_share_of_the_plan(tmp_path, monkeypatch):

@@ -2,8 +2,8 @@
 
 import pytest
 from conftest import ROOT
+from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config
-from tpulm.config.runs import runs_of
 from tpulm.core.errors import UserError
 from tpulm.specs.training_step import TrainingStep, check_batch_size
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 def test_what_is_planned_is_what_trains(text):
     """A segment's recipe, with what its job knows from its inputs, and a plan's describe one training step."""
     config = read_config([str(ROOT / "config.yaml")], {"finetune": {"text": text}})
-    runs = runs_of(config)
+    runs = Outline(config).runs.values()
     assert [run.stage for run in runs] == ["mlm", "base", "finetune"]
     for run in runs:
         segment, plan = run.segment(run.segment_ends[0]), run.plan()

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT, write_yaml
 from safetensors.numpy import load_file
+from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config, read_yaml
-from tpulm.config.runs import runs_of
 from tpulm.core.scores import read_scores
 from tpulm.specs.artifacts import SPLITS
 
@@ -186,7 +186,7 @@ def test_perplexity_is_that_of_the_loss(ready, config):
 
 def test_metrics_say_of_which_kind_they_are(ready, config):
     """And the file that they name for the bits per byte has those, under that name."""
-    for run in runs_of(config):
+    for run in Outline(config).runs.values():
         folder = ready / "results" / run.path
         said = load(folder / "metrics.json")["measured_as"]
         assert said["kind"] == ("masked" if run.stage == "mlm" else "causal")

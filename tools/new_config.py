@@ -31,8 +31,8 @@ try:
     import numpy as np
     from ruamel.yaml import YAML
     from tpulm.config.model_sizes import model_size
+    from tpulm.config.outline import Outline
     from tpulm.config.reading import complete
-    from tpulm.config.runs import runs_of
     from tpulm.core.accelerators import GIB, GPU_PATTERN, parse_gpu, slice_hosts, topology
     from tpulm.core.bucket import remote
     from tpulm.core.errors import UserError
@@ -444,7 +444,7 @@ def estimate(config: Mapping) -> str:
         one @ other
         times.append(time.perf_counter() - start)
     speed, found = 2 * 2048 * 512 * 512 / min(times), []
-    for run in runs_of(config):
+    for run in Outline(config).runs.values():
         recipe, size, length = run.recipe, model_size(run), run.tokens_per_step // run.recipe["batch_size"]
         masking = recipe.get("masking")
         head = predictions_per_record(length, masking["mlm_probability"]) / length if masking else 1

@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 try:
+    from tpulm.config.outline import Outline
     from tpulm.config.reading import read_config
     from tpulm.config.report import page_recipe
-    from tpulm.config.runs import runs_of
     from tpulm.core import folder_lock
     from tpulm.core.errors import UserError
     from tpulm.core.local_server import Answer, Respond, serve
@@ -176,8 +176,7 @@ def main() -> None:
         folder = experiment_folder(config)
         results = asked.results or Path(in_experiment("<results>", folder))
         lock = folder_lock.lock_of(folder)
-        texts = ["corpus", *(["finetune-text"] if "text" in config["finetune"] else [])]
-        recipe = page_recipe(config, runs_of(config), texts, stages_of_rules(), partial(in_experiment, folder=folder))
+        recipe = page_recipe(Outline(config), stages_of_rules(), partial(in_experiment, folder=folder))
         look = Look(recipe, results, lock)
         ended, told = threading.Event(), threading.Event()
         vega()

@@ -221,7 +221,7 @@ class Run(Model):
     def plan(self) -> dict:
         """Return what a plan takes of the run: what decides its step, and how many of them there are.
 
-        Of a run on TensorFlow, the step on JAX of the same model; without steps where there is none, see `on_jax`.
+        Of a run on TensorFlow, the step on JAX of the same model; without steps where there is none, see `sizes_on_jax`.
         """
         where = {"where": self.key} | ({"backend": self.backend} if self.backend != "jax" else {})
         if self.described is None:
@@ -317,12 +317,12 @@ class Outline:
         records = self.masked_records
         assert records is not None
         start = [f"<results>/{path}/init/{file}" for file in MODEL_FILES] if "init" in recipe else []
-        described: dict | None = {"sequence_length": records.sequence_length, "packing": records.packing}
-        if not on_jax:
-            model = on_jax_of(recipe)
-            described = described | pick(recipe, "mesh", "microbatches") | {"model": model} if model else None
-        unknown = described is not None and "pretrained" in self.config["tokenizer"]
-        if described is not None and not unknown:
+        described: dict[str, Any] = {"sequence_length": records.sequence_length, "packing": records.packing}
+        sizes = None if on_jax else sizes_on_jax(recipe)
+        if sizes:
+            described |= pick(recipe, "mesh", "microbatches") | {"model": sizes}
+        planned, unknown = bool(on_jax or sizes), "pretrained" in self.config["tokenizer"]
+        if not unknown:
             described |= {"vocabulary": {"size": self.config["tokenizer"]["vocab_size"], "pad": PAD_ID}}
         return Run(
             **common,
@@ -332,8 +332,11 @@ class Outline:
             said=records.loss | self.cpu,
             start=start,
             sizes=start[:1],
-            described=described,
-            plan_inputs={"manifest": [records.manifest] if unknown else [], "init": start[:1] if on_jax else []},
+            described=described if planned else None,
+            plan_inputs={
+                "manifest": [records.manifest] if planned and unknown else [],
+                "init": start[:1] if on_jax else [],
+            },
         )
 
     def base_model(self, name: str, recipe: Mapping) -> Model:
@@ -408,7 +411,7 @@ def unpromised(recipe: Mapping) -> tuple[str, ...]:
     return ("determinism",) if recipe["determinism"] == "steps" else ()
 
 
-def on_jax_of(recipe: Mapping) -> dict | None:
+def sizes_on_jax(recipe: Mapping) -> dict | None:
     """Return the sizes of a masked model on TensorFlow as one on JAX.
 
     None where JAX does not train such a model, and where the run starts from another one, which says the sizes.

@@ -3,31 +3,25 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tpulm.config.outline import Model, Run
+from tpulm.config.outline import Model, Outline, Run
 from tpulm.config.sweeps import name_of, repetitions
 from tpulm.core.errors import UserError, describe
 from tpulm.specs.artifacts import PUBLISHED_FIGURES
 from tpulm.specs.recipes import STAGES
 
 
-def page_recipe(
-    config: Mapping,
-    runs: Iterable[Run],
-    texts: Iterable[str],
-    rules: Mapping[str, str],
-    prefixed: Callable[[str], str] = str,
-) -> dict[str, Any]:
+def page_recipe(outline: Outline, rules: Mapping[str, str], prefixed: Callable[[str], str] = str) -> dict[str, Any]:
     """Return what the page is made from beside files.
 
-    texts     collections: folders below results/ that have a corpus.json
     rules     the stage of each rule, by its name
     prefixed  gives a path the prefix of the module that this workflow is, if it is one
     """
+    config = outline.config
     return {
         "title": config["title"],
         "results": prefixed("<results>"),
-        "runs": [page_run(run, prefixed) for run in runs],
-        "texts": list(texts),
+        "runs": [page_run(run, prefixed) for run in outline.runs.values()],
+        "texts": list(outline.texts),
         "prices": dict(config["plan"]["prices"]),
         "cpu_threads": config["cpu_threads"],
         "cpu_watts": config["report"]["cpu_watts"],

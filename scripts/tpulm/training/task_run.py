@@ -36,7 +36,7 @@ def encoder(folder: Path, recipe: Mapping) -> Callable[[Mapping[str, list]], Arr
 def task_step(recipe: Mapping, folder: Path, described: Mapping) -> TrainingStep:
     """Return the training step of a task's recipe and the masked model in a folder.
 
-    recipe     of a segment, see `tpulm.config.task_chains.TaskChain.segment`
+    recipe     of a segment, see `tpulm.config.outline.Run.segment`
     described  of the task: its labels
 
     Raises UserError for a model that JAX cannot open.
