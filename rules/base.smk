@@ -64,7 +64,7 @@ rule export_base:
     """Save the best checkpoint of a base model as a Keras preset folder."""
     input:
         best=lambda w: at_step(TRAINED_BASES[w.run], w).weights,
-        vocabulary=lambda w: BASES[w.run].vocabulary[1],
+        vocabulary=lambda w: BASES[w.run].vocabulary[1][0],
         code=code_inputs("base/export_base", "jax"),
     output:
         folder=directory("<results>/base/{run}/preset"),

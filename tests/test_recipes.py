@@ -84,7 +84,7 @@ def test_the_published_run_has_the_numbers_of_its_card():
         assert run.tokens_per_step == 512 * 512
         assert recipe["steps"] % recipe["checkpoint_every"] == 0 and recipe["evaluate_every"] == 587
         assert recipe["resources"]["accelerator"] == "v3-8" and recipe["batch_size"] % (8 * recipe["microbatches"]) == 0
-    assert card.config["tfrecords"] == on_jax.config["tfrecords"] and card.config["tfrecords"]["sequence_length"] == 512
+    assert card.records == on_jax.records and card.records.sequence_length == 512
     assert (on_jax.backend, card.backend, article.backend) == ("jax", "tensorflow", "tensorflow")
     different = {key for key in card.recipe if card.recipe[key] != on_jax.recipe[key]}
     assert different == {"backend", "mesh"}

@@ -122,11 +122,11 @@ def test_what_a_plan_reads_of_models_from_elsewhere(tmp_path):
         return evaluations_of(config_of(tmp_path, task, **(MODELS | {"tokenizer": tokenizer}))).planned
 
     given, *_ = planned(["mlm/given"], MODELS["tokenizer"])["tasks/x/mlm/given"]
-    task = {"task": ["<results>/evaluation/tasks/x/task.json"]}
+    task = {"task": "<results>/evaluation/tasks/x/task.json"}
     assert given.plan_inputs == task | {"manifest": [], "init": ["<results>/mlm/given/model/config.json"]}
     assert "model" not in given.plan()
     ours, *_ = planned(["mlm/jax"], {"pretrained": "given", "revision": "a" * 40})["tasks/x/mlm/jax"]
-    assert ours.plan_inputs == task | {"manifest": ["<results>/tfrecords/manifest.json"], "init": []}
+    assert ours.plan_inputs == task | {"manifest": "<results>/tfrecords/manifest.json", "init": []}
     assert "vocabulary" not in ours.plan()
 
 

@@ -125,7 +125,7 @@ class Run(Model):
     initial: list[str] = field(default_factory=list)
     forgotten: RecordSet | None = None
     described: Mapping | None = field(default_factory=dict)
-    plan_inputs: Mapping[str, list[str]] = field(default_factory=dict)
+    plan_inputs: Mapping[str, str | list[str]] = field(default_factory=lambda: {"manifest": [], "init": [], "task": []})
     chain: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -334,8 +334,9 @@ class Outline:
             sizes=start[:1],
             described=described if planned else None,
             plan_inputs={
-                "manifest": [records.manifest] if planned and unknown else [],
+                "manifest": records.manifest if planned and unknown else [],
                 "init": start[:1] if on_jax else [],
+                "task": [],
             },
         )
 

@@ -147,10 +147,10 @@ class Task:
             initial=initial,
             described=described(model, unknown),
             plan_inputs={
-                "manifest": ["<results>/tfrecords/manifest.json"] if unknown else [],
+                "manifest": "<results>/tfrecords/manifest.json" if unknown else [],
                 # The config.json of a model from elsewhere.
                 "init": [f"<results>/{model.fetched}/{MODEL_FILES[0]}"] if model.origin else [],
-                "task": [f"{self.folder}/task.json"],
+                "task": f"{self.folder}/task.json",
             },
             chain={"weights": weights, "rate": rate, "seed": seed},
         )
