@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from tpulm.config.outline import Outline, same_origin
-from tpulm.config.pinned import check_chat, check_dataset
+from tpulm.config.pinned import check_pinned
 from tpulm.config.publications import check_publish
 from tpulm.config.record_sets import check_records_elsewhere
 from tpulm.config.report import check_published
@@ -18,8 +18,8 @@ from tpulm.core.errors import UserError, describe
 from tpulm.core.secrets import find_secret
 from tpulm.specs.causal_families import FAMILIES
 from tpulm.specs.masked_sizes import check_heads, sizes_of
-from tpulm.specs.texts import sources_of, template_fields
-from tpulm.specs.training_step import check_mesh
+from tpulm.specs.texts import GEMMA, chat_template_files, sources_of, template_fields
+from tpulm.specs.training_step import check_batch_size, check_mesh
 
 
 def check(config: dict) -> None:
@@ -30,9 +30,9 @@ def check(config: dict) -> None:
     if "text" in finetune:
         check_text("finetune.text", finetune["text"])
     if "tokenizer" in config:
-        check_pinned("tokenizer", config["tokenizer"])
+        check_pinned("tokenizer", config["tokenizer"], "pretrained")
         for name, recipe in config["tokenizer"]["compare_with"].items():
-            check_pinned(f"tokenizer.compare_with.{name}", recipe)
+            check_pinned(f"tokenizer.compare_with.{name}", recipe, "pretrained")
     check_records_elsewhere(config)
     for name, recipe in config["mlm"]["runs"].items():
         check_masked_model(f"mlm.runs.{name}", recipe, config)
@@ -42,7 +42,7 @@ def check(config: dict) -> None:
         check_finetune_run(f"finetune.runs.{name}", recipe, config["base"])
         check_start(name, finetune["runs"])
     for name, recipe in config["evaluation"]["pairs"]["sets"].items():
-        check_dataset(f"evaluation.pairs.sets.{name}", recipe)
+        check_pinned(f"evaluation.pairs.sets.{name}", recipe, "dataset")
     check_plan(config["plan"])
     check_prompts(config["prompts"])
     outline = Outline(config)
@@ -81,28 +81,35 @@ def check_source(where: str, recipe: Mapping) -> None:
     for name in ("template", "response"):
         if name in recipe:
             template_fields(f"{where}.{name}", recipe[name])
-    check_dataset(where, recipe)
+    check_pinned(where, recipe, "dataset")
 
 
-def check_pinned(where: str, recipe: Mapping) -> None:
-    """Check that what `recipe` takes from the hub, if anything, is pinned: a tokenizer or a model."""
-    pretrained = recipe.get("pretrained")
-    if pretrained and os.path.isfile(pretrained):
-        raise UserError(f"{where}.pretrained is {describe(pretrained)}, a file; allowed: the folder that has it.")
-    if pretrained and not os.path.isdir(pretrained) and "revision" not in recipe:
-        raise UserError(
-            f"{where}.pretrained is {describe(pretrained)}, which is not a local folder; a name on the hub needs "
-            f"{where}.revision, a commit of 40 hexadecimal digits."
-        )
+def check_chat(where: str, text: Mapping) -> None:
+    """Check that conversations and a chat template come together, and that the template is pinned. Raises UserError."""
+    chats = [key for key, recipe in sources_of(where, text).values() if "messages" in recipe]
+    template = text.get("chat_template")
+    allowed = f"allowed: {GEMMA}, a .jinja file, or a tokenizer that has one (a local folder, or a name on the hub)"
+    if chats and template is None:
+        raise UserError(f"{where}.chat_template is missing; {chats[0]}.messages requires it; {allowed}.")
+    if template is None:
+        return
+    if not chats:
+        raise UserError(f"{where}.chat_template is set, but no source has messages.")
+    files = chat_template_files(template)
+    if template == GEMMA or (files and os.path.isfile(files[0])):
+        return
+    if files or os.path.isdir(template):
+        raise UserError(f"{where}.chat_template is {template}, which has no chat template; {allowed}.")
+    check_pinned(where, text, "chat_template", "chat_template_revision")
 
 
 def check_masked_model(where: str, recipe: dict, config: dict) -> None:
     """Check a masked language model: one that is trained here, or a pretrained one."""
     if "pretrained" in recipe:
-        check_pinned(where, recipe)
+        check_pinned(where, recipe, "pretrained")
         return
     if "init" in recipe:
-        check_pinned(f"{where}.init", recipe["init"])
+        check_pinned(f"{where}.init", recipe["init"], "pretrained")
         if not same_origin(recipe["init"], config["tokenizer"]):
             given = config["tokenizer"].get("pretrained")
             found = f"tokenizer.pretrained is {describe(given)}" if given else "the tokenizer is trained here"
@@ -168,12 +175,7 @@ def check_replicas(where: str, recipe: dict) -> None:
     hosts, devices = recipe["resources"]["hosts"], recipe["host_device_count"]
     if hosts > 1:
         raise UserError(f"{where}.resources.hosts is {hosts}; allowed with backend: tensorflow: 1.")
-    microbatches = recipe["microbatches"]
-    if recipe["batch_size"] % (devices * microbatches):
-        parts = f" times microbatches, {microbatches}" if microbatches > 1 else ""
-        raise UserError(
-            f"{where}.batch_size is {recipe['batch_size']}; allowed: a multiple of host_device_count, {devices}{parts}."
-        )
+    check_batch_size(where, recipe["batch_size"], devices, recipe["microbatches"], "host_device_count")
 
 
 def check_positions(where: str, recipe: dict, sizes: dict, config: dict) -> None:

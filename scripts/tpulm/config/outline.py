@@ -221,7 +221,7 @@ class Run(Model):
     def plan(self) -> dict:
         """Return what a plan takes of the run: what decides its step, and how many of them there are.
 
-        Of a run on TensorFlow, the step on JAX of the same model; without steps where there is none, see `sizes_on_jax`.
+        For a run on TensorFlow, the step on JAX of the same model; without steps where there is none: `sizes_on_jax`.
         """
         where = {"where": self.key} | ({"backend": self.backend} if self.backend != "jax" else {})
         if self.described is None:

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from tpulm.config.outline import Model, Outline, Run, checkpoint_of
-from tpulm.config.pinned import check_dataset
+from tpulm.config.pinned import check_pinned
 from tpulm.core.errors import UserError, describe
 from tpulm.specs.artifacts import MODEL_FILES, PAD_ID, PAD_ID_OF_ROBERTA, TASKS
 from tpulm.specs.label_heads import CLASS, NUMBER, PRETRAINED, RANDOM, exported_model, masked_model, without_either
@@ -244,7 +244,7 @@ def check_task(task: Task) -> None:
             raise UserError(
                 f"{where}.metrics has {metric}; allowed with predict: {recipe['predict']}: {', '.join(allowed)}."
             )
-    check_dataset(where, recipe)
+    check_pinned(where, recipe, "dataset")
     if recipe["source"] == "python-modules" and recipe["predict"] != CLASS:
         raise UserError(f"{where}.predict is {recipe['predict']}; allowed with source: python-modules: {CLASS}.")
 

@@ -274,6 +274,7 @@ class TrainingStep:
 
 # host_device_count at the most, as in the schema, which planners cannot read: a test compares the two.
 MOST_HOST_DEVICES = 512
+BATCH_AXIS = "the batch axis of mesh"
 
 
 def check_mesh(where: str, recipe: dict) -> None:
@@ -300,13 +301,11 @@ def check_mesh(where: str, recipe: dict) -> None:
         )
 
 
-def check_batch_size(where: str, batch_size: int, batch_axis: int, microbatches: int) -> None:
-    """Check that each microbatch of a global batch can be divided over the batch axis of a mesh. Raises UserError.
+def check_batch_size(where: str, batch_size: int, devices: int, microbatches: int, what: str = BATCH_AXIS) -> None:
+    """Check that each microbatch of a global batch can be divided over devices. Raises UserError.
 
-    batch_axis  devices along that axis, -1 resolved
+    what  how the config calls their number
     """
-    if batch_size % (batch_axis * microbatches):
+    if batch_size % (devices * microbatches):
         parts = f" times microbatches, {microbatches}" if microbatches > 1 else ""
-        raise UserError(
-            f"{where}.batch_size is {batch_size}; allowed: a multiple of the batch axis of mesh, {batch_axis}{parts}."
-        )
+        raise UserError(f"{where}.batch_size is {batch_size}; allowed: a multiple of {what}, {devices}{parts}.")
