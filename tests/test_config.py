@@ -82,7 +82,7 @@ WRONG = [
     ({"corpus": {"held_out": {}}}, "corpus needs one of source ", "sources"),
     ({"corpus": {"sources": {"a": {"source": "python-docs"}}, "files": ["a.txt"]}}, "corpus.source is missing"),
     ({"corpus": {"sources": {"a": {"source": "files"}}}}, "corpus.sources.a.files is missing", "globs"),
-    ({"corpus": {"sources": {"a": {"source": "hub", "dataset": "x"}}}}, "corpus.sources.a.revision is missing", HUB),
+    ({"corpus": {"sources": {"a": {"source": "hub", "dataset": "x"}}}}, 'corpus.sources.a.dataset is "x"', f"corpus.sources.a.revision, {HUB}"),
     ({"corpus.source": "web"}, 'corpus.source is "web"', "python-docs, python-source, files, hub"),
     ({"corpus.source": "web", "corpus.files": ["a.txt"]}, 'corpus.source is "web"'),
     ({"corpus.source": "files"}, "corpus.files is missing", "globs"),
@@ -90,7 +90,7 @@ WRONG = [
     ({"corpus.files": ["a.txt"]}, "corpus.files is given with source: python-docs", "source: files"),
     ({"corpus.column": "body"}, "corpus.column is given with source: python-docs", "source: files", "source: hub"),
     ({"corpus.source": "hub"}, "corpus.dataset is missing"),
-    ({"corpus.source": "hub", "corpus.dataset": "some/set"}, "corpus.revision is missing", HUB),
+    ({"corpus.source": "hub", "corpus.dataset": "some/set"}, 'corpus.dataset is "some/set"', f"corpus.revision, {HUB}"),
     (
         {"corpus.source": "hub", "corpus.dataset": "some/set", "corpus.revision": "main"},
         'corpus.revision is "main"', HUB,
@@ -290,7 +290,7 @@ WRONG = [
     ),
     (
         {"evaluation": {"pairs": {"sets": {"blimp": {"dataset": "nyu-mll/blimp"}}}}},
-        "evaluation.pairs.sets.blimp.revision is missing", HUB,
+        'evaluation.pairs.sets.blimp.dataset is "nyu-mll/blimp"', f"blimp.revision, {HUB}",
     ),
     (
         {"evaluation": {"harness": {"piqa": {"examples": 0}}}},

@@ -54,7 +54,7 @@ NO_REVISION = {"source": "hub", "dataset": "some/set"} | TRAINING
         (FILES | {"steps": 5}, {}, "steps is 5; .* checkpoint_every, 2"),
         (FILES | {"mesh": [1, 2]}, {}, r"mesh is \[1, 2\].* host_device_count, 1"),
         (FILES | {"learning_rates": []}, {}, "learning_rates is a list of 0"),
-        (NO_REVISION, {}, "revision is missing"),
+        (NO_REVISION, {}, "dataset is .*revision, a commit"),
     ],
 )
 def test_what_does_not_fit_is_named_before_any_job(tmp_path, task, sections, said):

@@ -17,6 +17,6 @@ def check_pinned(where: str, recipe: Mapping, key: str, revision: str = "revisio
     if os.path.isfile(name):
         raise UserError(f"{where}.{key} is {describe(name)}, a file; allowed: the folder that has it.")
     raise UserError(
-        f"{where}.{revision} is missing; {where}.{key} is {describe(name)}, which is not here, and a name on the hub needs "
+        f"{where}.{key} is {describe(name)}, which is not a local folder; a name on the hub needs {where}.{revision}, "
         "a commit of 40 hexadecimal digits."
     )
