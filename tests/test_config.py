@@ -82,7 +82,10 @@ WRONG = [
     ({"corpus": {"held_out": {}}}, "corpus needs one of source ", "sources"),
     ({"corpus": {"sources": {"a": {"source": "python-docs"}}, "files": ["a.txt"]}}, "corpus.source is missing"),
     ({"corpus": {"sources": {"a": {"source": "files"}}}}, "corpus.sources.a.files is missing", "globs"),
-    ({"corpus": {"sources": {"a": {"source": "hub", "dataset": "x"}}}}, 'corpus.sources.a.dataset is "x"', f"corpus.sources.a.revision, {HUB}"),
+    (
+        {"corpus": {"sources": {"a": {"source": "hub", "dataset": "x"}}}},
+        'corpus.sources.a.dataset is "x"', f"corpus.sources.a.revision, {HUB}",
+    ),
     ({"corpus.source": "web"}, 'corpus.source is "web"', "python-docs, python-source, files, hub"),
     ({"corpus.source": "web", "corpus.files": ["a.txt"]}, 'corpus.source is "web"'),
     ({"corpus.source": "files"}, "corpus.files is missing", "globs"),
