@@ -29,12 +29,11 @@ from tpulm.config.outline import Outline, sampling_of, segment_outputs
 from tpulm.config.report import page_recipe
 from tpulm.config.reading import complete, read_config, schema
 from tpulm.config.schema import typed
-from tpulm.specs.recipes import STAGES, pick
 from tpulm.config.sweeps import groups_of, repetitions
+from tpulm.specs.recipes import STAGES, pick
 from tpulm.workflow.disk import fetched_bytes
-from tpulm.workflow.resources import MB, mem_mb
 from tpulm.workflow.paths import Paths, local_files, preset_files
-from tpulm.workflow.resources import resources_of, snapshots_of, tokenizer_threads
+from tpulm.workflow.resources import MB, mem_mb, resources_of, snapshots_of, tokenizer_threads
 from tpulm.workflow.start import Start, or_exit, say
 from tpulm.workflow.terminal import Terminal
 from tpulm.workflow.tracking import specification
@@ -128,12 +127,12 @@ def at_step(run, wildcards):
 
 
 def vocabulary_inputs(files: list[str]) -> list[str]:
-    """Return the files of a vocabulary as inputs; a preset folder is `ancient`, because its fingerprint changes."""
+    """Return the files of a vocabulary as inputs; a preset folder is `ancient`: its fingerprint tells of changes."""
     return [ancient(file) if file.endswith("/preset") else file for file in files]
 
 
 def opens(model_of) -> dict:
-    """Return the inputs that open a causal model; its preset folder is `ancient`, because its fingerprint changes."""
+    """Return the inputs that open a causal model; the preset folder is `ancient`: its fingerprint tells of changes."""
     return {
         "base": lambda wildcards: ancient(model_of(wildcards).preset),
         "fingerprint": lambda wildcards: model_of(wildcards).fingerprint,

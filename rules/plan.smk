@@ -3,7 +3,6 @@
 from importlib.util import find_spec
 
 from tpulm.compat.snakemake import uses_conda
-
 from tpulm.workflow.budget import plan_recipe
 
 TOPOLOGIES = config["plan"]["topologies"]

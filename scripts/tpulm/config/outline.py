@@ -286,86 +286,71 @@ class Outline:
         """Return the runs of a stage by name."""
         return {run.name: run for run in self.runs.values() if run.stage == stage}
 
-    def masked_model(self, name: str, recipe: Mapping) -> Model:
-        """Return the model of an entry of mlm.runs."""
-        trained, on_jax = "steps" in recipe, recipe["backend"] == "jax"
-        measured = trained or (self.masked_records and same_origin(recipe, self.config["tokenizer"]))
-        exported, path = f"<results>/mlm/{name}/model", f"mlm/{name}"
-        folder = "<results>/tokenizer" if measured else exported
-        spread = ("batch_size", "microbatches", "mesh", "layout", "host_device_count") if on_jax else ()
-        opening = pick({"batch_size": MEASURED_AT_ONCE, **recipe}, *spread, *unpromised(recipe))
-        source = recipe.get("init", recipe)
-        common: dict[str, Any] = {
-            "stage": "mlm",
+    def common(self, stage: str, name: str, recipe: Mapping) -> dict[str, Any]:
+        """Return what models of all stages have."""
+        path = f"{stage}/{name}"
+        return {
+            "stage": stage,
             "name": name,
-            "key": f"mlm.runs.{name}",
+            "key": f"{stage}.{name}" if stage == "base" else f"{stage}.runs.{name}",
             "path": path,
             "recipe": recipe,
+            "exported": f"<results>/{path}/{'preset' if stage == 'base' else 'model'}",
+            "backend": recipe.get("backend", "jax"),
+            "weights": checkpoint_of(path, recipe["steps"])["best"] if "steps" in recipe else "",
+        }
+
+    def masked_model(self, name: str, recipe: Mapping) -> Model:
+        """Return the model of an entry of mlm.runs."""
+        on_jax, records = recipe["backend"] == "jax", self.masked_records
+        common, source = self.common("mlm", name, recipe), recipe.get("init", recipe)
+        spread = ("batch_size", "microbatches", "mesh", "layout", "host_device_count") if on_jax else ()
+        opening = pick({"batch_size": MEASURED_AT_ONCE, **recipe}, *spread, *unpromised(recipe))
+        measured = "steps" in recipe or (records and same_origin(recipe, self.config["tokenizer"]))
+        folder = "<results>/tokenizer" if measured else common["exported"]
+        files = [f"{folder}/tokenizer.json", f"{folder}/special_tokens_map.json"]
+        common |= {
             "opening": opening | {"backend": recipe["backend"]} | self.cpu,
-            "exported": exported,
-            "vocabulary": (
-                "tokenizer" if measured else f"mlm-{name}",
-                [f"{folder}/tokenizer.json", f"{folder}/special_tokens_map.json"],
-            ),
-            "backend": recipe["backend"],
+            "vocabulary": ("tokenizer" if measured else f"mlm-{name}", files),
             "vocab_size": self.config.get("tokenizer", {}).get("vocab_size"),
             "origin": {key: source.get(key) for key in ("pretrained", "revision")} if "pretrained" in source else None,
-            "records": self.masked_records if measured else None,
+            "records": records if measured else None,
         }
-        if not trained:
+        if "steps" not in recipe or records is None:
             return Model(**common)
-        records = self.masked_records
-        assert records is not None
-        start = [f"<results>/{path}/init/{file}" for file in MODEL_FILES] if "init" in recipe else []
-        described: dict[str, Any] = {"sequence_length": records.sequence_length, "packing": records.packing}
-        sizes = None if on_jax else sizes_on_jax(recipe)
-        if sizes:
-            described |= pick(recipe, "mesh", "microbatches") | {"model": sizes}
+        start = [f"<results>/mlm/{name}/init/{file}" for file in MODEL_FILES] if "init" in recipe else []
+        sizes = {} if on_jax else sizes_on_jax(recipe)
         planned, unknown = bool(on_jax or sizes), "pretrained" in self.config["tokenizer"]
+        described: dict[str, Any] = {"sequence_length": records.sequence_length, "packing": records.packing}
+        described |= pick(recipe, "mesh", "microbatches") | {"model": sizes} if sizes else {}
         if not unknown:
             described |= {"vocabulary": {"size": self.config["tokenizer"]["vocab_size"], "pad": PAD_ID}}
+        manifest: str | list[str] = records.manifest if planned and unknown else []
         return Run(
             **common,
             trained_on=("corpus",),
-            weights=checkpoint_of(path, recipe["steps"])["best"],
             step_keys=step_keys(recipe, *(() if start else ("model",)), "masking"),
             said=records.loss | self.cpu,
             start=start,
             sizes=start[:1],
             described=described if planned else None,
-            plan_inputs={
-                "manifest": records.manifest if planned and unknown else [],
-                "init": start[:1] if on_jax else [],
-                "task": [],
-            },
+            plan_inputs={"manifest": manifest, "init": start[:1] if on_jax else [], "task": []},
         )
 
     def base_model(self, name: str, recipe: Mapping) -> Model:
         """Return the model of an entry of base."""
-        path, trained = f"base/{name}", "model" in recipe
-        exported = f"<results>/{path}/preset"
-        common: dict[str, Any] = {
-            "stage": "base",
-            "name": name,
-            "key": f"base.{name}",
-            "path": path,
-            "recipe": recipe,
-            "opening": pick(recipe, *OPENING_KEYS, *unpromised(recipe)) | self.cpu,
-            "exported": exported,
-            "vocabulary": (
-                f"base-{name}",
-                [f"<results>/{vocabulary_of(name, recipe)}"] if trained else [exported, f"{exported}.json"],
-            ),
-            "base": recipe,
-        }
-        if not trained:
+        common = self.common("base", name, recipe)
+        preset = common["exported"]
+        files = [f"<results>/{vocabulary_of(name, recipe)}"] if "model" in recipe else [preset, f"{preset}.json"]
+        opening = pick(recipe, *OPENING_KEYS, *unpromised(recipe)) | self.cpu
+        common |= {"opening": opening, "vocabulary": (f"base-{name}", files), "base": recipe}
+        if "model" not in recipe:
             return Model(**common)
         records = corpus_records(self.config, name, recipe["sequence_length"])
         return Run(
             **common,
             records=records,
             trained_on=("corpus",),
-            weights=checkpoint_of(path, recipe["steps"])["best"],
             step_keys=step_keys(recipe, "sequence_length", "packing", "model"),
             said=records.loss | self.cpu,
             described=pick(recipe, "vocab_size"),
@@ -373,23 +358,17 @@ class Outline:
 
     def finetuned(self, name: str) -> Run:
         """Return the run of an entry of finetune.runs."""
-        recipe, path = self.config["finetune"]["runs"][name], f"finetune/{name}"
+        recipe = self.config["finetune"]["runs"][name]
         base = self.base_model(recipe["base"], self.config["base"][recipe["base"]])
         records = tuning_records(self.config, recipe)
         method = ("method", *LORA_KEYS) if recipe["method"] == "lora" else ("method",)
         return Run(
-            stage="finetune",
-            name=name,
-            key=f"finetune.runs.{name}",
-            path=path,
-            recipe=recipe,
+            **self.common("finetune", name, recipe),
             opening=pick(recipe, *method, *OPENING_KEYS, *unpromised(recipe)) | self.cpu,
-            exported=f"<results>/{path}/model",
             vocabulary=base.vocabulary,
             base=base.recipe,
             records=records,
             trained_on=("finetune-text", *base.trained_on),
-            weights=checkpoint_of(path, recipe["steps"])["best"],
             step_keys=step_keys(recipe, "sequence_length", "packing", *method),
             said=records.loss | self.cpu,
             initial=[self.finetuned(recipe["init"]).weights] if "init" in recipe else [],
@@ -412,16 +391,16 @@ def unpromised(recipe: Mapping) -> tuple[str, ...]:
     return ("determinism",) if recipe["determinism"] == "steps" else ()
 
 
-def sizes_on_jax(recipe: Mapping) -> dict | None:
+def sizes_on_jax(recipe: Mapping) -> dict:
     """Return the sizes of a masked model on TensorFlow as one on JAX.
 
-    None where JAX does not train such a model, and where the run starts from another one, which says the sizes.
+    None of them where JAX does not train such a model, and where the run starts from another one, which says the sizes.
     """
     if "model" not in recipe:
-        return None
+        return {}
     model = exported_model(recipe["model"], "tensorflow")
     config = {**model, "model_type": model["architecture"]}
-    return without_either(config_recipe(config)) if opens(config) else None
+    return without_either(config_recipe(config)) if opens(config) else {}
 
 
 def same_origin(one: Mapping, other: Mapping) -> bool:
