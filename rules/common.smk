@@ -31,6 +31,7 @@ from tpulm.config.reading import complete, read_config, schema
 from tpulm.config.schema import typed
 from tpulm.config.sweeps import groups_of, repetitions
 from tpulm.specs.recipes import STAGES, pick
+from tpulm.specs.shards import files_of_shard
 from tpulm.workflow.disk import fetched_bytes
 from tpulm.workflow.paths import Paths, local_files, preset_files
 from tpulm.workflow.resources import MB, mem_mb, resources_of, snapshots_of, tokenizer_threads
@@ -128,7 +129,26 @@ def at_step(run, wildcards):
 
 def vocabulary_inputs(files: list[str]) -> list[str]:
     """Return the files of a vocabulary as inputs; a preset folder is `ancient`: its fingerprint tells of changes."""
-    return [ancient(file) if file.endswith("/preset") else file for file in files]
+    return [ancient(file) if os.path.basename(file) == "preset" else file for file in files]
+
+
+def documents_of(records: str, wildcards) -> list[str]:
+    """Return the files that the documents of a shard are in."""
+    files = DOCUMENTS[RECORDS[records].collection, wildcards.split]
+    return [files[number] for number in files_of_shard(int(wildcards.shard), int(wildcards.shards), len(files))]
+
+
+def layout_of(records: str, split: str) -> dict:
+    """Return what the job of a shard takes of its set: also how many shards and files of documents there are."""
+    of = RECORDS[records]
+    return of.layout | {"shards": of.shards[split], "files": len(DOCUMENTS[of.collection, split])}
+
+
+def shard_elsewhere(wildcards):
+    """Return the file that was made elsewhere and becomes a shard; nothing where there is none."""
+    files = RECORDS["tfrecords"].made_elsewhere[wildcards.split]
+    known = int(wildcards.shard) < int(wildcards.shards) == len(files)
+    return PLACE.text(files[int(wildcards.shard)]) if known else []
 
 
 def opens(model_of) -> dict:

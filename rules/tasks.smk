@@ -14,11 +14,6 @@ if workflow.is_main_process:
         say(left_out)
 
 
-def examples_of(wildcards) -> str:
-    """Return the folder of the examples that a chain is trained on."""
-    return TASKS[TUNED[wildcards.chain].key.removeprefix("evaluation.tasks.")].folder
-
-
 rule tasks:
     """Target: the scores of every model on every task of evaluation.tasks."""
     localrule: True
@@ -79,9 +74,9 @@ rule fit_task_baselines:
 rule train_task:
     """Train one segment of a model on a task, from the previous checkpoint to the next."""
     input:
-        train=lambda w: f"{examples_of(w)}/train.parquet",
-        validation=lambda w: f"{examples_of(w)}/validation.parquet",
-        task=lambda w: f"{examples_of(w)}/task.json",
+        train=lambda w: f"{EVALUATED.task_of(w.chain).folder}/train.parquet",
+        validation=lambda w: f"{EVALUATED.task_of(w.chain).folder}/validation.parquet",
+        task=lambda w: f"{EVALUATED.task_of(w.chain).folder}/task.json",
         model=lambda w: TUNED[w.chain].start_at(int(w.step)),
         start=lambda w: TUNED[w.chain].initial_at(int(w.step)),
         previous=lambda w: previous_checkpoint(TUNED[w.chain], int(w.step)),

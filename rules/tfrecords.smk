@@ -1,28 +1,8 @@
 """TFRecords: tokenized documents, packed into records of one length. Each shard is written by its own job."""
 
 from tpulm.config.record_sets import no_records
-from tpulm.specs.shards import files_of_shard
 
 CAUSAL_RECORDS = [folder for folder, records in RECORDS.items() if records.base]
-
-
-def documents_of(records: str, wildcards) -> list[str]:
-    """Return the files that the documents of a shard are in."""
-    files = DOCUMENTS[RECORDS[records].collection, wildcards.split]
-    return [files[number] for number in files_of_shard(int(wildcards.shard), int(wildcards.shards), len(files))]
-
-
-def layout_of(records: str, split: str) -> dict:
-    """Return what the job of a shard takes of its set: also how many shards and files of documents there are."""
-    of = RECORDS[records]
-    return of.layout | {"shards": of.shards[split], "files": len(DOCUMENTS[of.collection, split])}
-
-
-def shard_elsewhere(wildcards):
-    """Return the file that was made elsewhere and becomes a shard; nothing where there is none."""
-    files = RECORDS["tfrecords"].made_elsewhere[wildcards.split]
-    known = int(wildcards.shard) < int(wildcards.shards) == len(files)
-    return PLACE.text(files[int(wildcards.shard)]) if known else []
 
 
 rule tfrecords:

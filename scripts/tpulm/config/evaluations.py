@@ -171,6 +171,10 @@ class Evaluations:
         """Every run of a model on a task by its path."""
         return {chain.path: chain for chains in self.chains_of.values() for chain in chains}
 
+    def task_of(self, chain: str) -> Task:
+        """Return the task of a run of `tuned`, by its path."""
+        return self.tasks[self.tuned[chain].key.rpartition(".")[2]]
+
     @cached_property
     def chains(self) -> dict[str, Run]:
         """Every chain of checkpoints by its path: those of runs, and of models on tasks."""
