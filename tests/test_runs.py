@@ -7,6 +7,7 @@ import pytest
 from conftest import ROOT
 from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config, read_yaml
+from tpulm.core.errors import UserError
 from tpulm.corpus.sources import Part
 from tpulm.specs.training_step import promised
 from tpulm.workflow import resources
@@ -27,6 +28,28 @@ def run_of(stage, name, **overrides):
 def test_a_base_model_that_is_fetched_is_no_run():
     given = {"base": {"given": {"preset": "hf://some/base", "revision": "a" * 40}}}
     assert [run.name for run in Outline(config_with(**given)).runs.values() if run.stage == "base"] == ["small"]
+
+
+def test_a_base_model_that_is_fetched_is_opened_as_its_runs_or_as_it_says():
+    run = read_yaml(CONFIG)["finetune"]["runs"]["python"] | {"base": "given"}
+    other = run | {"mesh": [2, -1], "resources": {"runtime": 9}}
+
+    def opening(runs, **keys):
+        given = {"preset": "hf://some/base", "revision": "a" * 40} | keys
+        harness = {"harness": {"piqa": {"revision": "a" * 40}}}
+        found = config_with(base={"given": given}, finetune={"runs": runs}, evaluation=harness)
+        return Outline(found).models["base/given"].opening
+
+    assert opening({"b": run})["mesh"] == [1, 8] and opening({"b": run})["host_device_count"] == 8
+    # A run with another name changes nothing, nor does where it runs.
+    assert opening({"b": run}) == opening({"a": run | {"resources": {"runtime": 9}}, "b": run})
+    with pytest.raises(UserError, match=r"base\.given\.mesh is missing; .* finetune\.runs\.a and finetune\.runs\.b"):
+        opening({"a": other, "b": run})
+    assert opening({"a": other, "b": run}, mesh=[4, -1])["mesh"] == [4, -1]
+    with pytest.raises(UserError, match=r"base\.given\.mesh is \[3, -1\], .* host_device_count, 8"):
+        opening({"b": run}, mesh=[3, -1])
+    with pytest.raises(UserError, match=r"base\.given has preset and .*steps"):
+        opening({"b": run}, steps=3)
 
 
 def test_segments_share_the_schedule_and_not_the_number_of_steps():

@@ -100,8 +100,8 @@ def open_as_tuned(config: dict, given: Mapping) -> None:
             other = next((run for run, recipe in runs.items() if recipe[key] != value), None)
             if other and key != "resources" and config["evaluation"]["harness"]:
                 raise UserError(
-                    f"base.{name}.{key} is missing; evaluation.harness needs it, because it is {describe(value)} in "
-                    f"finetune.runs.{first} and {describe(runs[other][key])} in finetune.runs.{other}."
+                    f"base.{name}.{key} is missing; evaluation.harness needs it, because finetune.runs.{first} and "
+                    f"finetune.runs.{other} have different ones."
                 )
             base[key] = value
         if "preset" in base:
