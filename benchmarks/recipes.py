@@ -78,7 +78,7 @@ def recipe_of(planned: Planned) -> dict:
     Raises LookupError for a task whose model or examples published_tasks.yaml does not know.
     """
     run, recipe = planned.run, plan_recipe(planned.chains)
-    if not run.chain:
+    if not run.task:
         return recipe
     table = YAML(typ="safe", pure=True).load(PUBLISHED)
     labels = table["labels"][run.recipe.get("dataset")][run.recipe.get("name")]
@@ -94,7 +94,7 @@ def origin(planned: Planned, slice_: str) -> str:
 def plan(recipe: Path, planned: Planned, slice_: str, minutes: float) -> dict:
     """Return what is kept of the plan of a run: planned, and where it is not, the reason."""
     run = planned.run
-    if run.chain:
+    if run.task:
         return {"planned": False, "reason": "of a model on a task, which --layers plans"}
     if run.plan_inputs.get("manifest"):
         return {"planned": False, "reason": "takes its tokenizer from a hub"}
@@ -125,7 +125,7 @@ def plan(recipe: Path, planned: Planned, slice_: str, minutes: float) -> dict:
 
 def program_name(recipe: Path, planned: Planned) -> str:
     """Return what to call the program of a plan; tasks may have one in common."""
-    if not planned.run.chain:
+    if not planned.run.task:
         return f"{recipe.stem}-{planned.run.name}"
     step = {key: value for key, value in recipe_of(planned).items() if key not in ("where", "steps", "chains")}
     return f"{recipe.stem}-{utilisation.recipe_hash(step, '')[:12]}"
@@ -234,13 +234,13 @@ def check_all(names: list[str]) -> bool:
 def key_of(planned: Planned) -> str:
     """Return how the plans name what is planned: by its key and, on a task, by the model."""
     run = planned.run
-    return f"{run.key}, {run.named['path']}" if run.chain else run.key
+    return f"{run.key}, {run.named['path']}" if run.task else run.key
 
 
 def said_of(planned: Planned) -> str:
     """Return how the table calls what is planned."""
     number = len(planned.chains)
-    chains = f", {number} chains" if number > 1 else ", 1 chain" if planned.run.chain else ""
+    chains = f", {number} chains" if number > 1 else ", 1 chain" if planned.run.task else ""
     as_on_jax = ", as on JAX" if planned.run.backend == "tensorflow" else ""
     return f"`{key_of(planned)}`{chains}{as_on_jax}"
 
@@ -259,7 +259,7 @@ def write_table() -> None:
             found = current(plans.get(path.name, {}).get(key_of(run), {}), run, slice_)
             if not found["planned"]:
                 reasons = missing.setdefault(found["reason"].rstrip("."), {})
-                name = f"{path.stem}: {run.run.key}" if run.run.chain else path.stem
+                name = f"{path.stem}: {run.run.key}" if run.run.task else path.stem
                 reasons.setdefault(name, []).append(slice_)
                 continue
             found |= of_roofs(found["seconds"])

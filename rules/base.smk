@@ -53,7 +53,7 @@ rule train_base:
         run=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train(named(BASES)),
+        **asks_to_train(by_name(BASES)),
     conda:
         "../envs/jax.yaml"
     script:
@@ -64,7 +64,7 @@ rule export_base:
     """Save the best checkpoint of a base model as a Keras preset folder."""
     input:
         best=lambda w: at_step(TRAINED_BASES[w.run], w).weights,
-        vocabulary=lambda w: BASES[w.run].vocabulary[1][0],
+        vocabulary=lambda w: BASES[w.run].vocabulary.files[0],
         code=code_inputs("base/export_base", "jax"),
     output:
         folder=directory("<results>/base/{run}/preset"),
@@ -122,15 +122,15 @@ rule evaluate_base:
     output:
         "<results>/base/{run}/metrics.json",
     params:
-        recipe=lambda w: {key: value for key, value in BASES[w.run].opening.items() if key not in ("layout", "seed")}
-        | pick(BASES[w.run].recipe, "batch_size", "microbatches"),
+        recipe=lambda w: pick(BASES[w.run].recipe, "batch_size", "microbatches")
+        | {key: value for key, value in BASES[w.run].opening.items() if key not in ("layout", "seed")},
     log:
         "<logs>/base/{run}/evaluate.log",
     wildcard_constraints:
         run=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        **asks(named(BASES), "evaluate_base"),
+        **asks(by_name(BASES), "evaluate_base"),
     conda:
         "../envs/jax.yaml"
     script:

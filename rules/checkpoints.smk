@@ -6,7 +6,7 @@ from tpulm.specs.artifacts import EXPORTED
 SCORED_STEPS = {path: [file for scores in EVALUATED.all for file in scores.of_steps(path)] for path in RUNS}
 if workflow.is_main_process:
     for text in (text for scores in EVALUATED.all for text in scores.notes):
-        say(text)
+        say(PLACE.resolved(text))
 
 
 # The rules that export models, with the wildcard `step`. Separate rules, because the outputs are `temp`.

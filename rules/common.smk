@@ -60,6 +60,7 @@ OUTLINE = or_exit(Outline, config)
 EVALUATED = or_exit(Evaluations, OUTLINE, PLACE.exists)
 # Every text and set of records by its folder below results/, every run by its path.
 TEXTS, RECORDS, RUNS = OUTLINE.texts, OUTLINE.records, OUTLINE.runs
+or_exit(lambda: [records.shards for records in RECORDS.values()])  # looks for shards that are made elsewhere
 # By name: masked models and base models, those that are fetched, too; and those that are trained here.
 MASKED, BASES = OUTLINE.of_stage("mlm"), OUTLINE.of_stage("base")
 MLM, TRAINED_BASES, FINETUNE = map(OUTLINE.runs_of, STAGES)
@@ -99,7 +100,7 @@ def one_of(names) -> str:
     return "|".join(map(re.escape, names)) or "(?!)"
 
 
-def named(models):
+def by_name(models):
     """Return a function from the wildcard `run` to the model of this name."""
     return lambda wildcards: models[wildcards.run]
 
@@ -151,7 +152,7 @@ def shard_elsewhere(wildcards):
     return PLACE.text(files[int(wildcards.shard)]) if known else []
 
 
-def opens(model_of) -> dict:
+def opening_inputs(model_of) -> dict:
     """Return the inputs that open a causal model; the preset folder is `ancient`: its fingerprint tells of changes."""
     return {
         "base": lambda wildcards: ancient(model_of(wildcards).preset),

@@ -116,7 +116,7 @@ rule score_causal:
     """Evaluate a base model trained here, or a finetuned model and its base model, on text and sentence pairs."""
     input:
         **EVALUATED.scored_on(),
-        **opens(lambda w: SCORED[w.model]),
+        **opening_inputs(lambda w: SCORED[w.model]),
         code=code_inputs("evaluation/score_causal", "jax"),
     output:
         scores="<results>/evaluation/{model}/scores.json",
@@ -139,7 +139,7 @@ rule score_causal:
 rule score_responses:
     """Generate the responses to held-out prompts with a finetuned model and its base model, and compare them."""
     input:
-        **opens(named(FINETUNE)),
+        **opening_inputs(by_name(FINETUNE)),
         texts=lambda w: TEXT_FILES["finetune-text"],
         code=code_inputs("evaluation/score_responses", "jax"),
     output:
@@ -154,7 +154,7 @@ rule score_responses:
         run=one_of(EVALUATED.generating),
     threads: config["cpu_threads"]
     resources:
-        **asks(named(FINETUNE), "score_responses"),
+        **asks(by_name(FINETUNE), "score_responses"),
     conda:
         "../envs/jax.yaml"
     script:

@@ -27,7 +27,7 @@ rule train_finetune:
         base=lambda w: ancient(FINETUNE[w.run].preset),
         fingerprint=lambda w: FINETUNE[w.run].fingerprint,
         records=lambda w: in_place(FINETUNE[w.run].records.manifest),
-        start=lambda w: FINETUNE[w.run].initial_at(int(w.step)),
+        start=lambda w: FINETUNE[w.run].start_at(int(w.step)),
         previous=lambda w: previous_checkpoint(FINETUNE[w.run], int(w.step)),
         code=code_inputs("finetune/train_finetune", "jax"),
     output:
@@ -40,7 +40,7 @@ rule train_finetune:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train(named(FINETUNE)),
+        **asks_to_train(by_name(FINETUNE)),
     conda:
         "../envs/jax.yaml"
     script:
@@ -50,7 +50,7 @@ rule train_finetune:
 rule export_lora:
     """Export the LoRA weights of the best checkpoint in the formats of Keras and PEFT."""
     input:
-        **opens(named(FINETUNE)),
+        **opening_inputs(by_name(FINETUNE)),
         code=code_inputs("finetune/export_lora", "jax"),
     output:
         keras="<results>/finetune/{run}/adapter.lora.h5",
@@ -75,7 +75,7 @@ rule export_lora:
 rule export_finetune:
     """Export the best checkpoint as a Keras preset folder, with LoRA weights merged into the base model."""
     input:
-        **opens(named(FINETUNE)),
+        **opening_inputs(by_name(FINETUNE)),
         code=code_inputs("finetune/export_finetune", "jax"),
     output:
         directory("<results>/finetune/{run}/model"),
@@ -87,7 +87,7 @@ rule export_finetune:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks(named(FINETUNE), "export_finetune"),
+        **asks(by_name(FINETUNE), "export_finetune"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -97,7 +97,7 @@ rule export_finetune:
 rule generate:
     """Generate text with the base model and the finetuned model from the same prompts."""
     input:
-        **opens(named(FINETUNE)),
+        **opening_inputs(by_name(FINETUNE)),
         code=code_inputs("finetune/generate", "jax"),
     output:
         "<results>/finetune/{run}/generations.json",
@@ -110,7 +110,7 @@ rule generate:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks(named(FINETUNE), "generate"),
+        **asks(by_name(FINETUNE), "generate"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -120,7 +120,7 @@ rule generate:
 rule evaluate_finetune:
     """Evaluate a finetuned model and its base model, and record how the variables are sharded."""
     input:
-        **opens(named(FINETUNE)),
+        **opening_inputs(by_name(FINETUNE)),
         records=lambda w: in_place(FINETUNE[w.run].records.manifest),
         corpus_records=lambda w: in_place(FINETUNE[w.run].forgotten.manifest),
         state=lambda w: FINETUNE[w.run].state,
@@ -136,7 +136,7 @@ rule evaluate_finetune:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks(named(FINETUNE), "evaluate_finetune"),
+        **asks(by_name(FINETUNE), "evaluate_finetune"),
     conda:
         "../envs/jax.yaml"
     script:

@@ -1,7 +1,5 @@
 """Evaluation of base models and finetuned models on tasks of lm-evaluation-harness."""
 
-from tpulm.specs.harness_tasks import tasks_of
-
 HARNESS = EVALUATED.harness
 # The files that describe a task.
 HARNESS_FILES = {name: or_exit(getattr, task, "files") for name, task in HARNESS.items()}
@@ -43,7 +41,7 @@ rule read_harness_task:
 rule run_harness:
     """Evaluate a causal model on a task of lm-evaluation-harness."""
     input:
-        **opens(lambda w: ASKED_BY_HARNESS[w.model]),
+        **opening_inputs(lambda w: ASKED_BY_HARNESS[w.model]),
         task=lambda w: local_files(HARNESS_FILES[w.task]),
         data=lambda w: HARNESS_DATA[w.task],
         overlaps=lambda w: overlaps_of(ASKED_BY_HARNESS[w.model], f"harness/{w.task}"),
@@ -60,7 +58,7 @@ rule run_harness:
         model=one_of(ASKED_BY_HARNESS),
     threads: config["cpu_threads"]
     resources:
-        **asks(lambda w: ASKED_BY_HARNESS[w.model], "run_harness"),
+        **asks(lambda w: OUTLINE.opener(ASKED_BY_HARNESS[w.model]), "run_harness"),
     conda:
         "../envs/harness.yaml"
     script:

@@ -49,7 +49,7 @@ rule train_mlm_tensorflow:
     """Train one segment with transformers and TensorFlow, from the previous checkpoint to the next."""
     input:
         records=lambda w: in_place(RECORDS["tfrecords"].manifest),
-        init=lambda w: MLM[w.run].start_at(int(w.step)),
+        init=lambda w: MLM[w.run].init_at(int(w.step)),
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
         code=code_inputs("mlm/train_mlm_tensorflow", "tensorflow"),
     output:
@@ -62,7 +62,7 @@ rule train_mlm_tensorflow:
         run=one_of(name for name, run in MLM.items() if run.backend == "tensorflow"),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train(named(MLM), hosts=False),
+        **asks_to_train(by_name(MLM), hosts=False),
     conda:
         "../envs/tensorflow.yaml"
     script:
@@ -73,7 +73,7 @@ rule train_mlm_jax:
     """Train one segment with Keras on JAX, from the previous checkpoint to the next."""
     input:
         records=lambda w: in_place(RECORDS["tfrecords"].manifest),
-        init=lambda w: MLM[w.run].start_at(int(w.step)),
+        init=lambda w: MLM[w.run].init_at(int(w.step)),
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
         code=code_inputs("mlm/train_mlm_jax", "jax"),
     output:
@@ -86,7 +86,7 @@ rule train_mlm_jax:
         run=one_of(name for name, run in MLM.items() if run.backend == "jax"),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train(named(MLM)),
+        **asks_to_train(by_name(MLM)),
     conda:
         "../envs/jax.yaml"
     script:
@@ -104,7 +104,7 @@ rule export_mlm:
     output:
         [f"<results>/mlm/{{run}}/model/{file}" for file in MODEL_FILES],
     params:
-        recipe=lambda w: pick(MLM[w.run].recipe, "backend", "init" if MLM[w.run].start else "model"),
+        recipe=lambda w: pick(MLM[w.run].recipe, "backend", "init" if MLM[w.run].init else "model"),
     log:
         "<logs>/mlm/{run}/export.log",
     wildcard_constraints:
@@ -136,7 +136,7 @@ rule evaluate_mlm:
         run=one_of(MASKED),
     threads: config["cpu_threads"]
     resources:
-        **asks(named(MASKED), "evaluate_mlm"),
+        **asks(by_name(MASKED), "evaluate_mlm"),
     conda:
         lambda w: f"../envs/{MASKED[w.run].backend}.yaml"
     script:

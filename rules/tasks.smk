@@ -74,11 +74,11 @@ rule fit_task_baselines:
 rule train_task:
     """Train one segment of a model on a task, from the previous checkpoint to the next."""
     input:
-        train=lambda w: f"{EVALUATED.task_of(w.chain).folder}/train.parquet",
-        validation=lambda w: f"{EVALUATED.task_of(w.chain).folder}/validation.parquet",
-        task=lambda w: f"{EVALUATED.task_of(w.chain).folder}/task.json",
-        model=lambda w: TUNED[w.chain].start_at(int(w.step)),
-        start=lambda w: TUNED[w.chain].initial_at(int(w.step)),
+        train=lambda w: f"{TASKS[TUNED[w.chain].task].folder}/train.parquet",
+        validation=lambda w: f"{TASKS[TUNED[w.chain].task].folder}/validation.parquet",
+        task=lambda w: f"{TASKS[TUNED[w.chain].task].folder}/task.json",
+        model=lambda w: TUNED[w.chain].init_at(int(w.step)),
+        start=lambda w: TUNED[w.chain].start_at(int(w.step)),
         previous=lambda w: previous_checkpoint(TUNED[w.chain], int(w.step)),
         code=code_inputs("tasks/train_task", "jax"),
     output:

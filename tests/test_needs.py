@@ -116,7 +116,7 @@ def needs(jobs, recipe="config.yaml", **overrides):
     outline = Outline(config)
     run = next(iter(outline.runs.values()))
     planned = {"path": run.path, "checkpoints": 3, "checkpoint_bytes": checkpoint_bytes(run)}
-    chains = {run.path: run, "chain": replace(run, chain={"seed": 0})}
+    chains = {run.path: run, "chain": replace(run, task="x")}
     return run, disk.needs_of(jobs, outline, chains, [planned, planned | {"path": "chain"}])
 
 

@@ -57,12 +57,10 @@ def test_the_small_recipe_is_a_hundredth_of_the_real_one(tmp_path, monkeypatch):
 def test_a_task_trains_for_the_epochs_that_it_names():
     path = ROOT / "recipes/glue-modernbert-base.yaml"
     found = chains_of(read_config([str(path)], {}))
-    chains = {chain.key.rpartition(".")[2]: chain.recipe for chain in found}
-    mnli = next(chain.checkpoint()["best"] for chain in found if chain.key.endswith(".mnli"))
-    assert {name for name in chains for chain in found if chain.key.endswith(f".{name}") and chain.initial} == {
-        "rte", "mrpc", "stsb",
-    }  # fmt: skip
-    assert all(chain.initial in ([], [mnli]) for chain in found) and len(found) == 25
+    chains = {chain.task: chain.recipe for chain in found}
+    mnli = next(chain.checkpoint()["best"] for chain in found if chain.task == "mnli")
+    assert {chain.task for chain in found if chain.start == [mnli]} == {"rte", "mrpc", "stsb"}
+    assert all(chain.start in ([], [mnli]) for chain in found) and len(found) == 25
     named = re.findall(r"steps: (\d+) +# (\d+) epochs of ([\d,]+)", path.read_text())
     assert len(named) == len(chains) == 8
     for steps, epochs, examples in named:

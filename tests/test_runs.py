@@ -32,7 +32,7 @@ def test_a_base_model_that_is_fetched_is_no_run():
 
 def test_a_base_model_that_is_fetched_is_opened_as_its_runs_or_as_it_says():
     run = read_yaml(CONFIG)["finetune"]["runs"]["python"] | {"base": "given"}
-    other = run | {"mesh": [2, -1], "resources": {"runtime": 9}}
+    other = run | {"mesh": [2, -1]}
 
     def opening(runs, **keys):
         given = {"preset": "hf://some/base", "revision": "a" * 40} | keys
@@ -41,9 +41,8 @@ def test_a_base_model_that_is_fetched_is_opened_as_its_runs_or_as_it_says():
         return Outline(found).models["base/given"].opening
 
     assert opening({"b": run})["mesh"] == [1, 8] and opening({"b": run})["host_device_count"] == 8
-    # A run with another name changes nothing, nor does where it runs.
-    assert opening({"b": run}) == opening({"a": run | {"resources": {"runtime": 9}}, "b": run})
-    with pytest.raises(UserError, match=r"base\.given\.mesh is missing; .* finetune\.runs\.a and finetune\.runs\.b"):
+    assert opening({"b": run}) == opening({"a": run, "b": run})
+    with pytest.raises(UserError, match=r"base\.given lacks mesh; .* finetune\.runs\.a and finetune\.runs\.b"):
         opening({"a": other, "b": run})
     assert opening({"a": other, "b": run}, mesh=[4, -1])["mesh"] == [4, -1]
     with pytest.raises(UserError, match=r"base\.given\.mesh is \[3, -1\], .* host_device_count, 8"):

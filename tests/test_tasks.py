@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, chains_of
+from conftest import ROOT, chains_of, evaluations_of
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config, read_yaml
-from tpulm.config.tasks import every_task, labelled_tasks
+from tpulm.config.tasks import every_task
 from tpulm.core.errors import UserError
 from tpulm.corpus.examples import Fields, hold_out, key_of, labels_of, module_examples, read_split, write_split
 from tpulm.corpus.files import read_files
@@ -64,8 +64,8 @@ def test_what_does_not_fit_is_named_before_any_job(tmp_path, task, sections, sai
 
 def test_models_that_jax_cannot_open_are_left_out_where_none_is_named(tmp_path):
     config = config_of(tmp_path, FILES, **OTHER)
-    assert labelled_tasks(Outline(config)) == [] and chains_of(config) == []
-    [task] = every_task(Outline(config))
+    assert evaluations_of(config).tasks == {} and chains_of(config) == []
+    [task] = every_task(Outline(config)).values()
     assert f"{WHERE} " in task.left_out and "mlm.runs.tiny" in task.left_out
 
 
@@ -80,9 +80,9 @@ def test_a_model_has_a_chain_for_each_rate_and_seed_and_kind_of_weights(tmp_path
     ]
     assert chains[0].folder.startswith("<results>/evaluation/tasks/x/mlm/tiny/")
     # Random weights do not depend on those of the model, and no chain reads them after its first segment.
-    assert "<results>/mlm/tiny/model/model.safetensors" in chains[0].start_at(2)
+    assert "<results>/mlm/tiny/model/model.safetensors" in chains[0].init_at(2)
     for chain, step in ((chains[0], 4), (chains[-1], 2)):
-        assert "<results>/mlm/tiny/model/model.safetensors" not in chain.start_at(step)
+        assert "<results>/mlm/tiny/model/model.safetensors" not in chain.init_at(step)
     assert chains[0].segment(2)["seed"] == 0 and chains[-1].segment(4)["schedule"] == {"knots": [[2, 3e-4], [4, 3e-4]]}
 
 
@@ -94,9 +94,9 @@ def test_chains_start_from_another_task(tmp_path):
         return config_of(tmp_path, FILES, mlm={"runs": runs | {"two": runs["tiny"]}}, **sections)
 
     found = {
-        chain.folder.rpartition("/")[2]: chain.initial
+        chain.folder.rpartition("/")[2]: chain.start
         for chain in chains_of(config(init="y"))
-        if chain.key == "evaluation.tasks.x" and chain.name == "tiny"
+        if chain.task == "x" and chain.name == "tiny"
     }
     best = "<results>/evaluation/tasks/y/mlm/tiny/pretrained-rate-0.001-seed-0/checkpoints/00000004/best.safetensors"
     assert found == {
@@ -116,20 +116,20 @@ def test_chains_start_from_a_checkpoint(tmp_path):
     def chains(config):
         outline = Outline(config)
         run = outline.runs["mlm/tiny"]
-        return every_task(outline)[0].chains(run.at(10), run)
+        return every_task(outline)["x"].chains(run.at(10), run)
 
     first, random = chains(config)
     place, exported = "<results>/evaluation/tasks/x", "<results>/evaluation/checkpoints"
     # Random weights are those of no checkpoint.
     assert first.folder == f"{place}/mlm/tiny/00000010/pretrained-rate-0.001-seed-0"
     assert random.folder == f"{place}/mlm/tiny/random-rate-0.001-seed-0"
-    assert f"{exported}/mlm/tiny/00000010/model/model.safetensors" in first.start_at(2)
+    assert f"{exported}/mlm/tiny/00000010/model/model.safetensors" in first.init_at(2)
     assert first.named == {"path": "mlm/tiny", "step": 10} and random.named == {"path": "mlm/tiny"}
     assert first.segment(2) == chains_of(config)[0].segment(2)
     # A chain of another task that it starts from is of the same checkpoint.
     tasks = {"x": recipe | {"init": "y"}, "y": recipe}
     config = config_of(tmp_path, FILES, evaluation={"tasks": tasks})
-    assert chains(config)[0].initial == [
+    assert chains(config)[0].start == [
         "<results>/evaluation/tasks/y/mlm/tiny/00000010/pretrained-rate-0.001-seed-0/checkpoints/00000004/best.safetensors"
     ]
     tasks["y"] = recipe | {"checkpoints": "last"}

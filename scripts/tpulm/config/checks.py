@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 
 from tpulm.config.outline import Outline, same_origin
-from tpulm.config.pinned import check_pinned
 from tpulm.config.publications import check_publish
 from tpulm.config.record_sets import check_records_elsewhere
 from tpulm.config.report import check_published
@@ -41,14 +40,19 @@ def check(config: dict) -> None:
     for name, recipe in finetune["runs"].items():
         check_finetune_run(f"finetune.runs.{name}", recipe, config["base"])
         check_start(name, finetune["runs"])
+    for name, recipe in config["evaluation"]["tasks"].items():
+        check_pinned(f"evaluation.tasks.{name}", recipe, "dataset")
     for name, recipe in config["evaluation"]["pairs"]["sets"].items():
         check_pinned(f"evaluation.pairs.sets.{name}", recipe, "dataset")
     check_plan(config["plan"])
     check_prompts(config["prompts"])
-    outline = Outline(config)
+
+
+def check_outline(outline: Outline) -> None:
+    """Check the tasks of a config, what it publishes, and the published runs that it repeats."""
     check_tasks(outline, check_training, check_jax_run)
     check_publish(outline)
-    check_published(outline.runs.values(), config)
+    check_published(outline.runs.values(), outline.config)
 
 
 def check_no_secrets(where: str, value: object) -> None:
@@ -103,6 +107,21 @@ def check_chat(where: str, text: Mapping) -> None:
     check_pinned(where, text, "chat_template", "chat_template_revision")
 
 
+def check_pinned(where: str, recipe: Mapping, key: str, revision: str = "revision") -> None:
+    """Check that what a key of a recipe names, if anything, is a local folder or is pinned. Raises UserError.
+
+    where  key of the recipe; revision  its key that has the commit
+    """
+    name = recipe.get(key)
+    if name is not None and os.path.isfile(name):
+        raise UserError(f"{where}.{key} is {describe(name)}, a file; allowed: the folder that has it.")
+    if name is not None and revision not in recipe and not os.path.isdir(name):
+        raise UserError(
+            f"{where}.{key} is {describe(name)}, which is not a local folder; a name on the hub needs "
+            f"{where}.{revision}, a commit of 40 hexadecimal digits."
+        )
+
+
 def check_masked_model(where: str, recipe: dict, config: dict) -> None:
     """Check a masked language model: one that is trained here, or a pretrained one."""
     if "pretrained" in recipe:
@@ -114,13 +133,13 @@ def check_masked_model(where: str, recipe: dict, config: dict) -> None:
             given = config["tokenizer"].get("pretrained")
             found = f"tokenizer.pretrained is {describe(given)}" if given else "the tokenizer is trained here"
             raise UserError(
-                f"{where}.init is {pinned(recipe['init'])}, but {found}; allowed: tokenizer.pretrained and revision as "
+                f"{where}.init is {with_revision(recipe['init'])}, but {found}; allowed: tokenizer.pretrained and revision as "
                 "in init, because a model needs records of its own tokenizer."
             )
     check_mlm_run(where, recipe, config)
 
 
-def pinned(recipe: Mapping) -> str:
+def with_revision(recipe: Mapping) -> str:
     """Return what `recipe` takes from a folder or the hub, as a sentence names it."""
     return f"{recipe['pretrained']} at revision {recipe['revision']}" if "revision" in recipe else recipe["pretrained"]
 

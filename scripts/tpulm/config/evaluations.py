@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from tpulm.config.outline import Model, Outline, Run
-from tpulm.config.tasks import Task, labelled_tasks
+from tpulm.config.tasks import Task, every_task
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import CHECKPOINT_FILES, PRUNED
 from tpulm.specs.harness_tasks import HarnessTask, tasks_of
@@ -64,16 +64,11 @@ class Evaluation:
                     f"{key} is {which}, but {run.key} has patience, and checkpoints after an early "
                     "stop have no weights of their own; allowed: best."
                 )
-        at_steps = [run.at(step) for path, run in self.runs.items() for step in self.there(path)]
-        self.models = {**ends, **{model.path: model for model in at_steps}}
-
-    def steps(self, path: str) -> list[int]:
-        """Return the steps of a run whose checkpoints the config names, beside the best one."""
-        return checkpoints_named(self.which, self.runs[path])
-
-    def there(self, path: str) -> list[int]:
-        """Return the steps of a run that the config names, and whose weights are not let go."""
-        return [step for step in self.steps(path) if not self.let_go(path, step)]
+        self.steps = {path: checkpoints_named(which, run) for path, run in self.runs.items()}
+        self.gone = {(path, step) for path, steps in self.steps.items() for step in steps if self.let_go(path, step)}
+        at_steps = [run.at(step) for path, run in self.runs.items() for step in self.steps[path]]
+        there = {model.path: model for model in at_steps if (model.named["path"], model.step) not in self.gone}
+        self.models = {**ends, **there}
 
     def file(self, path: str, step: int) -> str:
         """Return the scores of a checkpoint."""
@@ -86,11 +81,8 @@ class Evaluation:
 
     def of_steps(self, path: str) -> list[str]:
         """Return the scores of a run's checkpoints, in order: those that can be made, and those that are there."""
-        return [
-            self.file(path, step)
-            for step in (self.steps(path) if path in self.runs else [])
-            if not self.let_go(path, step) or self.exists(self.file(path, step))
-        ]
+        files = {step: self.file(path, step) for step in self.steps.get(path, [])}
+        return [file for step, file in files.items() if (path, step) not in self.gone or self.exists(file)]
 
     @property
     def files(self) -> list[str]:
@@ -100,33 +92,32 @@ class Evaluation:
 
     def before_pruning(self, path: str, step: int) -> list[str]:
         """Return the scores that a checkpoint waits for before its arrays are deleted."""
-        if path not in self.runs:
-            return []
         file = self.file(path, step)
-        return [file] if step in self.there(path) or self.exists(file) else []
+        wanted = step in self.steps.get(path, []) and (path, step) not in self.gone
+        return [file] if wanted or (path in self.runs and self.exists(file)) else []
 
     @property
     def notes(self) -> list[str]:
         """A sentence about each run with checkpoints that cannot be scored any more."""
         found = []
         for path, run in self.runs.items():
-            gone = [
-                step for step in self.steps(path) if self.let_go(path, step) and not self.exists(self.file(path, step))
-            ]
+            gone = [str(step) for step in self.steps[path] if self.file(path, step) not in self.of_steps(path)]
             if gone:
                 found.append(
                     f"{self.key} is {self.which}, but {run.key}.keep_checkpoints has deleted the weights at "
-                    f"{'step' if len(gone) == 1 else 'steps'} {', '.join(map(str, gone))}, which are not scored; to "
-                    f"restore them, delete {run.folder}/checkpoints and train again."
+                    f"{'steps' if gone[1:] else 'step'} {', '.join(gone)}, which are not scored; to restore them, "
+                    f"delete {run.folder}/checkpoints and train again."
                 )
         return found
 
 
 class Evaluations:
-    """The scores of a config: their files, and what each is made of.
+    """The scores of a config: their files, what each is made of, and the runs that are trained for them.
 
     of_text   on held-out text and pairs
     tasks     tasks with labels by name; on_tasks  the scores on each; chains_of  the runs of each (task, path of model)
+    planned   what one plan is of, by its folder below results/plan/: a run, or all chains of a model on a task, also
+              those of checkpoints whose weights were let go
     harness   tasks of the harness by name; by_harness  the scores on each
     """
 
@@ -144,18 +135,24 @@ class Evaluations:
             if (model.stage == "mlm" or path in runs) and (self.pair_files or self.documents_of(model))
         }
         self.of_text = Evaluation("evaluation.checkpoints", evaluation["checkpoints"], ends, runs, exists)
-        self.tasks: dict[str, Task] = {task.name: task for task in labelled_tasks(outline)}
+        self.tasks: dict[str, Task] = {name: task for name, task in every_task(outline).items() if task.models}
         self.on_tasks = {
             name: Evaluation(
                 f"{task.key}.checkpoints", task.recipe["checkpoints"], task.models, runs, exists, f"tasks/{name}/"
             )
             for name, task in self.tasks.items()
         }
-        self.chains_of: dict[tuple[str, str], list[Run]] = {
-            (name, path): self.tasks[name].chains(model, outline.models[model.named["path"]])
-            for name, scores in self.on_tasks.items()
-            for path, model in scores.models.items()
-        }
+        self.chains_of: dict[tuple[str, str], list[Run]] = {}
+        self.planned = {path: [run] for path, run in runs.items()}
+        for name, scores in self.on_tasks.items():
+            for path, model in scores.ends.items():
+                planned: dict[str, Run] = {}
+                for start in [model, *(runs[path].at(step) for step in scores.steps.get(path, []))]:
+                    chains = self.tasks[name].chains(start, model)
+                    planned |= {chain.path: chain for chain in chains}
+                    if start.path in scores.models:
+                        self.chains_of[name, start.path] = chains
+                self.planned[f"tasks/{name}/{path}"] = list(planned.values())
         self.harness: dict[str, HarnessTask] = tasks_of(self.config)
         causal = {path: model for path, model in outline.models.items() if model.stage != "mlm"}
         self.by_harness = {
@@ -170,10 +167,6 @@ class Evaluations:
     def tuned(self) -> dict[str, Run]:
         """Every run of a model on a task by its path."""
         return {chain.path: chain for chains in self.chains_of.values() for chain in chains}
-
-    def task_of(self, chain: str) -> Task:
-        """Return the task of a run of `tuned`, by its path."""
-        return self.tasks[self.tuned[chain].key.rpartition(".")[2]]
 
     @cached_property
     def chains(self) -> dict[str, Run]:
@@ -195,18 +188,6 @@ class Evaluations:
         ]
         found = [file for scores in self.all for file in scores.files]
         return found + responses + [mark for chain in self.tuned.values() for mark in chain.pruned]
-
-    @cached_property
-    def planned(self) -> dict[str, list[Run]]:
-        """What one plan is of, by its folder below results/plan/: a run, or all chains of a model on a task."""
-        found = {path: [run] for path, run in self.outline.runs.items()}
-        for name, scores in self.on_tasks.items():
-            for path, model in scores.ends.items():
-                run = scores.runs.get(path)
-                models = [model, *(run.at(step) for step in scores.steps(path))] if run else [model]
-                chains = [chain for start in models for chain in self.tasks[name].chains(start, model)]
-                found[f"tasks/{name}/{path}"] = list({chain.path: chain for chain in chains}.values())
-        return found
 
     def sampling_of(self, collection: str) -> dict:
         """Return how documents of a text are drawn: as many as any model is scored on.
@@ -275,7 +256,7 @@ class Evaluations:
 
     def ngrams_of(self, model: Model) -> list[str]:
         """Return the scores of n-gram models that stand beside those of a model: of each text, in its vocabulary."""
-        return [f"{FOLDER}/ngrams/{name}/{model.vocabulary[0]}.parquet" for name in self.scored_with(model)]
+        return [f"{FOLDER}/ngrams/{name}/{model.vocabulary.name}.parquet" for name in self.scored_with(model)]
 
     @cached_property
     def vocabularies(self) -> dict[str, list[str]]:

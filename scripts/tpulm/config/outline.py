@@ -1,7 +1,7 @@
 """The outline of a config: which models it trains and opens, on which texts and records, and the files of each.
 
-Rules, plans, resources, the budget, publications and the report take what they need to know from here. No script of a
-job imports it, so that no edit of it makes a result stale.
+Rules, plans, resources, the budget, publications and the report take what they need to know from here. No script that
+makes an artifact imports it, so that no edit of it makes a result stale.
 """
 
 import os
@@ -24,6 +24,13 @@ OPENING_KEYS = ("seed", "precision", "mesh", "layout", "host_device_count")
 MEASURED_AT_ONCE = 8
 
 
+class Vocabulary(NamedTuple):
+    """A vocabulary: its name, and its files below results/, the one that is read first."""
+
+    name: str
+    files: list[str]
+
+
 class Text(NamedTuple):
     """A text: its key in the config, and what the config says of it."""
 
@@ -41,7 +48,6 @@ class Model:
     recipe        what the config says of it
     opening       what a job that opens it takes of the config
     exported      the folder of a masked model, in the format of Hugging Face, or the preset folder of a base model
-    vocabulary    the name of its vocabulary, and the files of it, the one that is read first
     backend       the framework that opens it: tensorflow or jax
     vocab_size    size of a masked model's vocabulary; None where only a folder says it
     origin        what a masked model takes from elsewhere, all of it or the start: pretrained, revision
@@ -59,7 +65,7 @@ class Model:
     recipe: Mapping
     opening: Mapping
     exported: str
-    vocabulary: tuple[str, list[str]]
+    vocabulary: Vocabulary
     backend: str = "jax"
     vocab_size: int | None = None
     origin: Mapping | None = None
@@ -99,6 +105,10 @@ class Model:
         """The file that tells whether `preset` has changed, which Snakemake compares by its date only."""
         return f"{self.preset}.json"
 
+    def changed(self, **own: Any) -> dict[str, Any]:
+        """Return the fields of a model with other values."""
+        return {part.name: getattr(self, part.name) for part in fields(Model)} | own
+
     @property
     def tuned(self) -> str | list[str]:
         """The variables of a finetuned model, which belong to `preset`; none of another one."""
@@ -110,22 +120,24 @@ class Run(Model):
     """A model that is trained here, and how. A model on a task has several: one for each chain of checkpoints.
 
     step_keys    keys of the recipe that decide what a training step computes; said  what a segment takes beside them
-    start        files of the masked model that it starts from; sizes  those of them that later segments read, too
-    initial      weights of another run that it starts from
+    init         files of the masked model that it starts from; sizes  those of them that later segments read, too
+    start        weights of another run that it starts from
     forgotten    the records of the corpus by which a finetuned model is measured, too
     described    what a plan takes beside the step: sizes of the model; None where nothing can be planned
     plan_inputs  files that a plan reads: manifest, init (config.json of a model), task (labels)
+    task         that the model is finetuned on; "" for none
     chain        on a task: weights, rate and seed, which tell it from the other chains of the model
     """
 
     step_keys: tuple[str, ...]
     said: Mapping
-    start: list[str] = field(default_factory=list)
+    init: list[str] = field(default_factory=list)
     sizes: list[str] = field(default_factory=list)
-    initial: list[str] = field(default_factory=list)
+    start: list[str] = field(default_factory=list)
     forgotten: RecordSet | None = None
     described: Mapping | None = field(default_factory=dict)
     plan_inputs: Mapping[str, str | list[str]] = field(default_factory=lambda: {"manifest": [], "init": [], "task": []})
+    task: str = ""
     chain: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -153,7 +165,7 @@ class Run(Model):
         path = f"{self.path}/{step:08d}"
         own = {"path": path, "step": step, "weights": self.checkpoint(step)["weights"]}
         own |= {"exported": f"{EXPORTED}/{path}/{os.path.basename(self.exported)}"}
-        return Model(**{part.name: getattr(self, part.name) for part in fields(Model)} | own)
+        return Model(**self.changed(**own))
 
     def snapshots(self, step: int) -> str:
         """Return the folder of the snapshots of the segment that ends at `step`."""
@@ -172,13 +184,13 @@ class Run(Model):
         first = last - self.recipe["checkpoint_every"]
         return self.checkpoint(first) if first else {}
 
-    def start_at(self, last: int) -> list[str]:
+    def init_at(self, last: int) -> list[str]:
         """Return the files of the masked model that the segment up to `last` reads."""
-        return self.sizes if self.before(last) else self.start
+        return self.sizes if self.before(last) else self.init
 
-    def initial_at(self, last: int) -> list[str]:
+    def start_at(self, last: int) -> list[str]:
         """Return the weights of another run that the segment up to `last` starts from: only the first one does."""
-        return [] if self.before(last) else self.initial
+        return [] if self.before(last) else self.start
 
     @property
     def tokens_per_step(self) -> int:
@@ -221,7 +233,7 @@ class Run(Model):
     def plan(self) -> dict:
         """Return what a plan takes of the run: what decides its step, and how many of them there are.
 
-        For a run on TensorFlow, the step on JAX of the same model; without steps where there is none: `sizes_on_jax`.
+        For a run on TensorFlow, the step on JAX of the same model; without steps where there is none: `as_on_jax`.
         """
         where = {"where": self.key} | ({"backend": self.backend} if self.backend != "jax" else {})
         if self.described is None:
@@ -257,8 +269,6 @@ class Outline:
     models   every model by its path, those of a stage that are trained here before those from elsewhere
     runs     those of them that are trained here, in the order of the stages
     records  every set of records by its folder below results/
-
-    Raises UserError, when it is made, as `tpulm.config.record_sets.shard_files` does.
     """
 
     def __init__(self, config: Mapping):
@@ -268,9 +278,10 @@ class Outline:
         if "text" in config["finetune"]:
             self.texts["finetune-text"] = Text("finetune.text", config["finetune"]["text"])
         self.masked_records = masked_records(config) if "tfrecords" in config else None
+        bases = {name: self.base_model(name, recipe) for name, recipe in config["base"].items()}
         found = [self.masked_model(name, recipe) for name, recipe in config["mlm"]["runs"].items()]
-        found += [self.base_model(name, recipe) for name, recipe in config["base"].items()]
-        found += [self.finetuned(name) for name in config["finetune"]["runs"]]
+        found += bases.values()
+        found += [self.finetuned(name, run, bases[run["base"]]) for name, run in config["finetune"]["runs"].items()]
         found.sort(key=lambda model: (STAGES.index(model.stage), not model.weights))
         self.models: dict[str, Model] = {model.path: model for model in found}
         self.runs: dict[str, Run] = {model.path: model for model in found if isinstance(model, Run)}
@@ -285,6 +296,11 @@ class Outline:
     def runs_of(self, stage: str) -> dict[str, Run]:
         """Return the runs of a stage by name."""
         return {run.name: run for run in self.runs.values() if run.stage == stage}
+
+    def opener(self, model: Model) -> Model:
+        """Return the model that says where a job runs which opens a model: of a base that is fetched, a run on it."""
+        tuned = [run for run in self.runs.values() if run.stage == "finetune" and run.base is model.recipe]
+        return min(tuned, key=lambda run: run.name) if "preset" in model.recipe and tuned else model
 
     def common(self, stage: str, name: str, recipe: Mapping) -> dict[str, Any]:
         """Return what models of all stages have."""
@@ -311,30 +327,31 @@ class Outline:
         files = [f"{folder}/tokenizer.json", f"{folder}/special_tokens_map.json"]
         common |= {
             "opening": opening | {"backend": recipe["backend"]} | self.cpu,
-            "vocabulary": ("tokenizer" if measured else f"mlm-{name}", files),
+            "vocabulary": Vocabulary("tokenizer" if measured else f"mlm-{name}", files),
             "vocab_size": self.config.get("tokenizer", {}).get("vocab_size"),
             "origin": {key: source.get(key) for key in ("pretrained", "revision")} if "pretrained" in source else None,
             "records": records if measured else None,
         }
-        if "steps" not in recipe or records is None:
+        if "steps" not in recipe:
             return Model(**common)
-        start = [f"<results>/mlm/{name}/init/{file}" for file in MODEL_FILES] if "init" in recipe else []
-        sizes = {} if on_jax else sizes_on_jax(recipe)
-        planned, unknown = bool(on_jax or sizes), "pretrained" in self.config["tokenizer"]
+        assert records is not None  # which the schema asks for
+        init = [f"<results>/mlm/{name}/init/{file}" for file in MODEL_FILES] if "init" in recipe else []
+        sizes = {} if on_jax else as_on_jax(recipe)
+        planned, unknown = bool(on_jax or sizes), common["vocab_size"] is None
         described: dict[str, Any] = {"sequence_length": records.sequence_length, "packing": records.packing}
         described |= pick(recipe, "mesh", "microbatches") | {"model": sizes} if sizes else {}
         if not unknown:
-            described |= {"vocabulary": {"size": self.config["tokenizer"]["vocab_size"], "pad": PAD_ID}}
+            described |= {"vocabulary": {"size": common["vocab_size"], "pad": PAD_ID}}
         manifest: str | list[str] = records.manifest if planned and unknown else []
         return Run(
             **common,
             trained_on=("corpus",),
-            step_keys=step_keys(recipe, *(() if start else ("model",)), "masking"),
+            step_keys=step_keys(recipe, *(() if init else ("model",)), "masking"),
             said=records.loss | self.cpu,
-            start=start,
-            sizes=start[:1],
+            init=init,
+            sizes=init[:1],
             described=described if planned else None,
-            plan_inputs={"manifest": manifest, "init": start[:1] if on_jax else [], "task": []},
+            plan_inputs={"manifest": manifest, "init": init[:1] if on_jax else [], "task": []},
         )
 
     def base_model(self, name: str, recipe: Mapping) -> Model:
@@ -342,8 +359,8 @@ class Outline:
         common = self.common("base", name, recipe)
         preset = common["exported"]
         files = [f"<results>/{vocabulary_of(name, recipe)}"] if "model" in recipe else [preset, f"{preset}.json"]
-        opening = pick(recipe, *OPENING_KEYS, *unpromised(recipe)) | self.cpu
-        common |= {"opening": opening, "vocabulary": (f"base-{name}", files), "base": recipe}
+        opening = pick(recipe, *OPENING_KEYS[1:], *unpromised(recipe)) | self.cpu | pick(recipe, "seed")
+        common |= {"opening": opening, "vocabulary": Vocabulary(f"base-{name}", files), "base": recipe}
         if "model" not in recipe:
             return Model(**common)
         records = corpus_records(self.config, name, recipe["sequence_length"])
@@ -356,10 +373,10 @@ class Outline:
             described=pick(recipe, "vocab_size"),
         )
 
-    def finetuned(self, name: str) -> Run:
+    def finetuned(self, name: str, recipe: Mapping, base: Model) -> Run:
         """Return the run of an entry of finetune.runs."""
-        recipe = self.config["finetune"]["runs"][name]
-        base = self.base_model(recipe["base"], self.config["base"][recipe["base"]])
+        before = recipe.get("init")
+        steps = self.config["finetune"]["runs"][before]["steps"] if before else 0
         records = tuning_records(self.config, recipe)
         method = ("method", *LORA_KEYS) if recipe["method"] == "lora" else ("method",)
         return Run(
@@ -371,7 +388,7 @@ class Outline:
             trained_on=("finetune-text", *base.trained_on),
             step_keys=step_keys(recipe, "sequence_length", "packing", *method),
             said=records.loss | self.cpu,
-            initial=[self.finetuned(recipe["init"]).weights] if "init" in recipe else [],
+            start=[checkpoint_of(f"finetune/{before}", steps)["best"]] if before else [],
             forgotten=corpus_records(self.config, recipe["base"], recipe["sequence_length"]),
             described={"base": given(base.recipe, "model", "vocab_size", "preset", "revision")},
         )
@@ -391,7 +408,7 @@ def unpromised(recipe: Mapping) -> tuple[str, ...]:
     return ("determinism",) if recipe["determinism"] == "steps" else ()
 
 
-def sizes_on_jax(recipe: Mapping) -> dict:
+def as_on_jax(recipe: Mapping) -> dict:
     """Return the sizes of a masked model on TensorFlow as one on JAX.
 
     None of them where JAX does not train such a model, and where the run starts from another one, which says the sizes.

@@ -11,11 +11,12 @@ from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import YAMLError
 
-from tpulm.config.checks import check, check_jax_run
+from tpulm.config.checks import check, check_jax_run, check_outline
+from tpulm.config.outline import Outline
 from tpulm.config.schema import check_plain, fill, typed, validate
 from tpulm.config.sweeps import expand
 from tpulm.core.errors import UserError, describe
-from tpulm.specs.recipes import FETCHED_KEYS
+from tpulm.specs.recipes import FETCHED_KEYS, pick
 
 SCHEMA = Path(__file__).parents[3] / "schemas" / "config.schema.yaml"
 
@@ -79,6 +80,7 @@ def complete(config: dict, source: str) -> dict:
         filled = fill(schema(), copy.deepcopy(config), schema())
         check(filled)
         open_as_tuned(filled, config.get("base", {}))
+        check_outline(Outline(filled))
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     return in_order(filled)
@@ -92,20 +94,19 @@ def open_as_tuned(config: dict, given: Mapping) -> None:
     Raises UserError where a task of the harness asks it, and its runs differ in what changes scores.
     """
     for name, base in config["base"].items():
+        if "preset" not in base:
+            continue
         runs = {key: run for key, run in sorted(config["finetune"]["runs"].items()) if run["base"] == name}
-        for key in FETCHED_KEYS if "preset" in base and runs else ():
-            if key in given[name]:
-                continue
-            first, value = next((run, recipe[key]) for run, recipe in runs.items())
-            other = next((run for run, recipe in runs.items() if recipe[key] != value), None)
-            if other and key != "resources" and config["evaluation"]["harness"]:
-                raise UserError(
-                    f"base.{name}.{key} is missing; evaluation.harness needs it, because finetune.runs.{first} and "
-                    f"finetune.runs.{other} have different ones."
-                )
-            base[key] = value
-        if "preset" in base:
-            check_jax_run(f"base.{name}", base | {"batch_size": 0, "checkpoint_every": 0})  # nothing is trained
+        (first, recipe), *others = runs.items() if runs else [("", base)]
+        absent = [key for key in FETCHED_KEYS if key not in given[name]]
+        asked = {key: other for key in absent for other, run in others if run[key] != recipe[key]}
+        if asked and config["evaluation"]["harness"]:
+            raise UserError(
+                f"base.{name} lacks {', '.join(asked)}, by which evaluation.harness opens the model; finetune.runs.{first} "
+                f"and finetune.runs.{next(iter(asked.values()))} have different values."
+            )
+        base |= pick(recipe, *absent)
+        check_jax_run(f"base.{name}", base | {"batch_size": 0, "checkpoint_every": 0})  # nothing is trained
 
 
 def in_order(value: Any) -> Any:

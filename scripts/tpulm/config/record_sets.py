@@ -12,7 +12,6 @@ from functools import cached_property
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import MANIFEST, SPLITS
-from tpulm.specs.causal_families import vocabulary_of
 from tpulm.specs.texts import has_responses
 
 
@@ -23,28 +22,36 @@ class RecordSet:
     folder           below results/
     collection       the text: a folder below results/
     base             whose vocabulary it is: a name under base; None for the tokenizer of the masked models
-    vocabulary       its file below results/; None for a base model that is fetched, which has it in its folder
     sequence_length  tokens of a record that a model reads
     packing          how documents become records: concat, segments or pad
-    shards           files of each split that there is
+    counts           files of each split that are written here
     shards_key, length_key   how the config names shards and sequence_length
     responses        whether records say which tokens belong to a response: those of a text that has responses do
     chat             whether a chat template has written documents of the text
-    made_elsewhere   the files of each split, a shard each, where they are not made of the text
+    globs            of the files of each split, a shard each, where they are not made of the text
     """
 
     folder: str
     collection: str
     base: str | None
-    vocabulary: str | None
     sequence_length: int
     packing: str
-    shards: Mapping[str, int]
+    counts: Mapping[str, int]
     shards_key: str
     length_key: str
     responses: bool = False
     chat: bool = False
-    made_elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    globs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @cached_property
+    def made_elsewhere(self) -> dict[str, tuple[str, ...]]:
+        """The files of each split that are not made of the text. Raises UserError as `shard_files` does."""
+        return shard_files(self.globs) if self.globs else {}
+
+    @cached_property
+    def shards(self) -> Mapping[str, int]:
+        """How many files each split has. Raises UserError as `shard_files` does."""
+        return {split: len(files) for split, files in self.made_elsewhere.items()} or self.counts
 
     @property
     def tokens_per_record(self) -> int:
@@ -95,20 +102,18 @@ class RecordSet:
 
 
 def masked_records(config: Mapping) -> RecordSet:
-    """Return the records of the masked models. Raises UserError as `shard_files` does."""
+    """Return the records of the masked models."""
     section = config["tfrecords"]
-    files = shard_files(section["files"]) if section["source"] == "files" else {}
     return RecordSet(
         folder="tfrecords",
         collection="corpus",
         base=None,
-        vocabulary="tokenizer/tokenizer.json",
         sequence_length=section["sequence_length"],
         packing=section["packing"],
-        shards={split: len(files[split]) if files else section["shards"][split] for split in SPLITS},
+        counts={split: section["shards"][split] for split in SPLITS},
         shards_key="tfrecords.shards",
         length_key="tfrecords.sequence_length",
-        made_elsewhere=files,
+        globs=section["files"] if section["source"] == "files" else {},
     )
 
 
@@ -143,15 +148,13 @@ def causal_records(
 ) -> RecordSet:
     """Return records for causal models; the folder names all that they depend on but text and vocabulary."""
     text = config["corpus"] if collection == "corpus" else config["finetune"]["text"]
-    recipe = config["base"][base]
     return RecordSet(
         folder=f"tokens/{base}/{collection}/{packing}-{sequence_length}",
         collection=collection,
         base=base,
-        vocabulary=vocabulary_of(base, recipe) if "model" in recipe else None,
         sequence_length=sequence_length,
         packing=packing,
-        shards=shards,
+        counts=shards,
         shards_key=shards_key,
         length_key="sequence_length",
         responses=has_responses(text),

@@ -1,12 +1,11 @@
 """Tasks that masked models are finetuned on: what the config says of each, on which models, what is wrong with it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from tpulm.config.outline import Model, Outline, Run, checkpoint_of
-from tpulm.config.pinned import check_pinned
 from tpulm.core.errors import UserError, describe
 from tpulm.specs.artifacts import MODEL_FILES, PAD_ID, PAD_ID_OF_ROBERTA, TASKS
 from tpulm.specs.label_heads import CLASS, NUMBER, PRETRAINED, RANDOM, exported_model, masked_model, without_either
@@ -16,7 +15,7 @@ from tpulm.specs.recipes import given, pick
 
 FOLDER = f"<results>/{TASKS}"
 # Keys of a task that decide what a training step computes.
-STEP_KEYS = ("predict", "sequence_length", "batch_size", "optimizer", "precision", "mesh")
+TASK_KEYS = ("predict", "sequence_length", "batch_size", "optimizer", "precision", "mesh")
 # Keys of every run that a task does not have: what trains is small.
 FIXED: dict[str, Any] = {
     "microbatches": 1,
@@ -36,18 +35,15 @@ METRICS = {CLASS: ("accuracy", "f1", "matthews"), NUMBER: ("pearson", "spearman"
 class Task:
     """A task of the config.
 
-    recipes  what the config says of every task, by name
-    masked   the masked models of the config by path, pretrained ones, too
+    recipe  what the config says of it
+    masked  the masked models of the config by path, pretrained ones, too
+    tasks   every task by name
     """
 
     name: str
-    recipes: Mapping[str, Mapping]
+    recipe: Mapping
     masked: Mapping[str, Model]
-
-    @property
-    def recipe(self) -> Mapping:
-        """What the config says of it."""
-        return self.recipes[self.name]
+    tasks: Mapping[str, "Task"]
 
     @property
     def key(self) -> str:
@@ -94,7 +90,7 @@ class Task:
     @property
     def predicting(self) -> dict:
         """What the job that predicts with the chains of a model takes of the recipe."""
-        return {"key": self.key, **pick(self.recipe, *STEP_KEYS, "host_device_count")}
+        return {"key": self.key, **pick(self.recipe, *TASK_KEYS, "host_device_count")}
 
     @property
     def scoring(self) -> dict:
@@ -120,39 +116,37 @@ class Task:
             for seed in self.recipe["seeds"]
         ]
 
+    def path(self, model: Model, weights: str, rate: float, seed: int) -> str:
+        """Return the path of a chain below results/."""
+        return f"{TASKS}/{self.name}/{model.path}/{weights}-rate-{rate:g}-seed-{seed}"
+
     def chain(self, model: Model, weights: str, rate: float, seed: int) -> Run:
         """Return the chain of a model with one learning rate and seed, from its weights or from random ones."""
-        files = [file for file in model.files if not file.endswith(".safetensors")]
+        path, sizes = self.path(model, weights, rate, seed), [file for file in model.files if file.endswith(".json")]
         recipe = {**FIXED, **self.recipe, **given(model.recipe, "model"), "learning_rate": rate, "seed": seed}
         unknown = model.origin is None and model.vocab_size is None
-        initial = []
+        start = []
         if "init" in self.recipe and weights == PRETRAINED:
-            other = Task(self.recipe["init"], self.recipes, self.masked)
-            rates, seeds = other.recipe["learning_rates"], other.recipe["seeds"]
-            initial = [other.chain(model, weights, float(rates[0]), seeds[0]).weights]
-        own: dict[str, Any] = {
-            "key": self.key,
-            "path": (path := f"{TASKS}/{self.name}/{model.path}/{weights}-rate-{rate:g}-seed-{seed}"),
-            "recipe": recipe,
-            "backend": "jax",
-            "records": None,
-            "weights": checkpoint_of(path, recipe["steps"])["best"],
-        }
+            other = self.tasks[self.recipe["init"]]
+            first = other.path(model, weights, float(other.recipe["learning_rates"][0]), other.recipe["seeds"][0])
+            start = [checkpoint_of(first, other.recipe["steps"])["best"]]
+        own = {"key": self.key, "path": path, "recipe": recipe, "backend": "jax", "records": None}
         return Run(
-            **{part.name: getattr(model, part.name) for part in fields(Model)} | own,
-            step_keys=STEP_KEYS,
+            **model.changed(**own, weights=checkpoint_of(path, recipe["steps"])["best"]),
+            task=self.name,
+            chain={"weights": weights, "rate": rate, "seed": seed},
+            step_keys=TASK_KEYS,
             said={"key": self.key, "seed": seed, "cpu_threads": model.opening["cpu_threads"]},
-            start=model.files if weights == PRETRAINED else files,
-            sizes=files,
-            initial=initial,
-            described=described(model, unknown),
+            init=model.files if weights == PRETRAINED else sizes,
+            sizes=sizes,
+            start=start,
+            described=sizes_of_plan(model, unknown),
             plan_inputs={
                 "manifest": "<results>/tfrecords/manifest.json" if unknown else [],
                 # The config.json of a model from elsewhere.
                 "init": [f"<results>/{model.fetched}/{MODEL_FILES[0]}"] if model.origin else [],
                 "task": f"{self.folder}/task.json",
             },
-            chain={"weights": weights, "rate": rate, "seed": seed},
         )
 
     @cached_property
@@ -171,7 +165,7 @@ class Task:
         return f"{self.key} skips {', '.join(skipped)}, which JAX cannot load."
 
 
-def described(model: Model, unknown: bool) -> dict:
+def sizes_of_plan(model: Model, unknown: bool) -> dict:
     """Return the sizes that a plan takes of a masked model on a task; none of one whose config.json has them.
 
     unknown  whether only the TFRecords' manifest says how large its vocabulary is
@@ -184,16 +178,13 @@ def described(model: Model, unknown: bool) -> dict:
     return {key: value for key, value in found.items() if key != "vocabulary" or not unknown}
 
 
-def every_task(outline: Outline) -> list[Task]:
-    """Return the tasks of a completed config."""
+def every_task(outline: Outline) -> dict[str, Task]:
+    """Return the tasks of a completed config by name."""
     masked = {model.path: model for model in outline.of_stage("mlm").values()}
-    recipes = outline.config["evaluation"]["tasks"]
-    return [Task(name, recipes, masked) for name in recipes]
-
-
-def labelled_tasks(outline: Outline) -> list[Task]:
-    """Return the tasks of a completed config that some model is finetuned on."""
-    return [task for task in every_task(outline) if task.models]
+    tasks: dict[str, Task] = {}
+    for name, recipe in outline.config["evaluation"]["tasks"].items():
+        tasks[name] = Task(name, recipe, masked, tasks)
+    return tasks
 
 
 def sizes_on_jax(model: Model) -> dict:
@@ -220,8 +211,7 @@ def check_tasks(outline: Outline, *checks: Callable[[str, dict], None]) -> None:
 
     checks  of a run, which take its key and its recipe: a task is one, with its lowest learning rate
     """
-    tasks = every_task(outline)
-    titles: dict[str, str] = {}
+    tasks, titles = every_task(outline).values(), dict[str, str]()
     for task in tasks:
         for check in checks:
             check(task.key, {**FIXED, **task.recipe, "learning_rate": min(task.recipe["learning_rates"])})
@@ -244,22 +234,21 @@ def check_task(task: Task) -> None:
             raise UserError(
                 f"{where}.metrics has {metric}; allowed with predict: {recipe['predict']}: {', '.join(allowed)}."
             )
-    check_pinned(where, recipe, "dataset")
     if recipe["source"] == "python-modules" and recipe["predict"] != CLASS:
         raise UserError(f"{where}.predict is {recipe['predict']}; allowed with source: python-modules: {CLASS}.")
 
 
 def check_init(task: Task) -> None:
     """Check that the task that another one starts from leaves one set of weights for each of its models."""
-    recipe, where, others = task.recipe, f"{task.key}.init", task.recipes
+    recipe, where = task.recipe, f"{task.key}.init"
     if "init" not in recipe:
         return
     name = recipe["init"]
-    allowed = [other for other, own in others.items() if other != task.name and "init" not in own]
+    allowed = [other for other, own in task.tasks.items() if other != task.name and "init" not in own.recipe]
     if name not in allowed:
         known = ", ".join(allowed) or "none"
         raise UserError(f"{where} is {name}; allowed: another task without this key: {known}.")
-    other = Task(name, others, task.masked)
+    other = task.tasks[name]
     rates = other.recipe["learning_rates"]
     if len(rates) > 1:
         raise UserError(f"{where} is {name}, which has {len(rates)} learning_rates; allowed: a task with one.")

@@ -23,7 +23,7 @@ ERRORS = {"all": 0.32}
 
 
 def of_roofs(roofs: dict[str, float], factors: tuple[float, ...] = FACTORS) -> dict:
-    """Return bound_by, lower_bound_seconds and estimated_seconds, as `times` has them, of its seconds."""
+    """Return bound_by, lower_bound_seconds and estimated_seconds of a step, see `times`; roofs  its seconds."""
     reached = {name: roof / share for (name, roof), share in zip(roofs.items(), factors, strict=True)}
     return {
         "bound_by": max(reached, key=reached.__getitem__),

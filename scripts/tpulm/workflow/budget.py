@@ -14,7 +14,7 @@ from tpulm.specs.record_arrays import HELD_OUT_RECORDS
 
 def plan_recipe(chains: Sequence[Run]) -> dict:
     """Return what a plan takes of what trains with its step: a run alone, or all chains of a model on a task."""
-    return chains[0].plan() | ({"chains": len(chains)} if chains[0].chain else {})
+    return chains[0].plan() | ({"chains": len(chains)} if chains[0].task else {})
 
 
 # What of a plan's recipe leaves the step as it is.

@@ -65,10 +65,10 @@ def needs_of(
     """
     made = {below(str(path)) for job in jobs for path in job.output}
     trained = [(chains[todo["path"]], todo) for todo in planned]
-    found = [checkpoints(run, todo) for run, todo in trained if not run.chain]
+    found = [checkpoints(run, todo) for run, todo in trained if not run.task]
     found += grouped(
         "checkpoints of tasks",
-        ((todo["checkpoints"] * todo["checkpoint_bytes"], assumed(run)) for run, todo in trained if run.chain),
+        ((todo["checkpoints"] * todo["checkpoint_bytes"], assumed(run)) for run, todo in trained if run.task),
     )
     saved = {path: (size, assumed(run)) for run in outline.runs.values() for path, size in models(run).items()}
     for model in outline.models.values():

@@ -193,7 +193,7 @@ class Start:
         here = self.workflow.local_exec and not tpu_here()
         return [
             {
-                "key": f"{run.key} {run.path}" if run.chain else run.key,
+                "key": f"{run.key} {run.path}" if run.task else run.key,
                 "path": run.path,
                 "folder": self.place.prefixed(run.folder),
                 "segments": len(run.segment_ends),
