@@ -273,7 +273,7 @@ CHAT = {"source": "files", "files": ["a.jsonl"], "messages": "messages"}
         ({"template": "{a}"}, ["corpus has template and messages"]),
         ({"chat_template": "gemma", "filters": {"c4": {}}}, ["corpus.filters.c4", "corpus.messages"]),
         ({"chat_template": "none.jinja"}, ["corpus.chat_template is none.jinja"]),
-        ({"chat_template": "some/model"}, ["corpus.chat_template is some/model", "corpus.chat_template_revision"]),
+        ({"chat_template": "some/model"}, ['corpus.chat_template is "some/model"', "corpus.chat_template_revision"]),
         ({"chat_template_revision": "a" * 40}, ["corpus.chat_template is missing", "corpus.chat_template_revision"]),
     ],
 )

@@ -133,8 +133,8 @@ def check_masked_model(where: str, recipe: dict, config: dict) -> None:
             given = config["tokenizer"].get("pretrained")
             found = f"tokenizer.pretrained is {describe(given)}" if given else "the tokenizer is trained here"
             raise UserError(
-                f"{where}.init is {with_revision(recipe['init'])}, but {found}; allowed: tokenizer.pretrained and revision as "
-                "in init, because a model needs records of its own tokenizer."
+                f"{where}.init is {with_revision(recipe['init'])}, but {found}; allowed: tokenizer.pretrained and "
+                "revision as in init, because a model needs records of its own tokenizer."
             )
     check_mlm_run(where, recipe, config)
 

@@ -99,11 +99,11 @@ def open_as_tuned(config: dict, given: Mapping) -> None:
         runs = {key: run for key, run in sorted(config["finetune"]["runs"].items()) if run["base"] == name}
         (first, recipe), *others = runs.items() if runs else [("", base)]
         absent = [key for key in FETCHED_KEYS if key not in given[name]]
-        asked = {key: other for key in absent for other, run in others if run[key] != recipe[key]}
-        if asked and config["evaluation"]["harness"]:
+        differing = {key: other for key in absent for other, run in others if run[key] != recipe[key]}
+        if differing and config["evaluation"]["harness"]:
             raise UserError(
-                f"base.{name} lacks {', '.join(asked)}, by which evaluation.harness opens the model; finetune.runs.{first} "
-                f"and finetune.runs.{next(iter(asked.values()))} have different values."
+                f"base.{name} lacks {', '.join(differing)}, by which evaluation.harness opens the model; "
+                f"finetune.runs.{first} and finetune.runs.{next(iter(differing.values()))} have different values."
             )
         base |= pick(recipe, *absent)
         check_jax_run(f"base.{name}", base | {"batch_size": 0, "checkpoint_every": 0})  # nothing is trained
