@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tpulm.workflow.code_inputs import imported
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[1]
@@ -34,3 +35,13 @@ def test_lint_looks_at_all_that_the_rules_import():
 def test_profiles_import_the_core_only():
     for path in (ROOT / "profiles").rglob("*.py"):
         assert not re.search(r"^\s*(from|import) tpulm(?!\.core\b)", path.read_text(), re.M), path
+
+
+def test_no_script_that_makes_an_artifact_reads_the_config():
+    scripts = ROOT / "scripts"
+    found = {
+        path.stem
+        for path in scripts.glob("*/*.py")
+        if path.parent.name != "tpulm" and any("/tpulm/config/" in str(file) for file in imported(path, scripts))
+    }
+    assert found == {"plan"}  # which prints

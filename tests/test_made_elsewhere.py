@@ -6,8 +6,9 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import copied, write_yaml
-from tpulm.config.reading import read_yaml
+from conftest import ROOT, copied, write_yaml
+from tpulm.config.outline import Outline
+from tpulm.config.reading import complete, read_yaml
 from tpulm.config.record_sets import shard_files
 from tpulm.core.errors import UserError
 from tpulm.records.external import take_shard
@@ -106,6 +107,13 @@ def test_a_file_is_in_one_split(tmp_path, monkeypatch):
         shard_files(files | {"test": ["held-*"]})
     with pytest.raises(UserError, match=r"^tfrecords\.files\.test: .*none/\*"):
         shard_files(files | {"test": ["none/*"]})
+    # A config is read where the files are not.
+    tokenizer = {"pretrained": "some/tokenizer", "revision": "a" * 40}
+    elsewhere = {"source": "files", "files": files | {"test": ["none/*"]}, "sequence_length": 128}
+    config = read_yaml(ROOT / "config.yaml") | {"tokenizer": tokenizer, "tfrecords": elsewhere}
+    records = Outline(complete(config, "config.yaml")).records["tfrecords"]
+    with pytest.raises(UserError, match=r"^tfrecords\.files\.test: .*none/\*"):
+        print(records.shards)
 
 
 SPLITS = ("train", "validation", "test")

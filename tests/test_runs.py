@@ -42,7 +42,7 @@ def test_a_base_model_that_is_fetched_is_opened_as_its_runs_or_as_it_says():
 
     assert opening({"b": run})["mesh"] == [1, 8] and opening({"b": run})["host_device_count"] == 8
     assert opening({"b": run}) == opening({"a": run, "b": run})
-    with pytest.raises(UserError, match=r"base\.given lacks mesh; .* finetune\.runs\.a and finetune\.runs\.b"):
+    with pytest.raises(UserError, match=r"base\.given lacks mesh, .* finetune\.runs\.a and finetune\.runs\.b"):
         opening({"a": other, "b": run})
     assert opening({"a": other, "b": run}, mesh=[4, -1])["mesh"] == [4, -1]
     with pytest.raises(UserError, match=r"base\.given\.mesh is \[3, -1\], .* host_device_count, 8"):
