@@ -359,7 +359,7 @@ class Outline:
         common = self.common("base", name, recipe)
         preset = common["exported"]
         files = [f"<results>/{vocabulary_of(name, recipe)}"] if "model" in recipe else [preset, f"{preset}.json"]
-        opening = pick(recipe, *OPENING_KEYS[1:], *unpromised(recipe)) | self.cpu | pick(recipe, "seed")
+        opening = pick(recipe, *OPENING_KEYS, *unpromised(recipe)) | self.cpu
         common |= {"opening": opening, "vocabulary": Vocabulary(f"base-{name}", files), "base": recipe}
         if "model" not in recipe:
             return Model(**common)
