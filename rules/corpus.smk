@@ -66,9 +66,9 @@ rule fetch_chat_template:
     threads: 1
     params:
         recipe=lambda w: {
-            key: value for key, value in TEXTS[w.collection][1].items() if key.startswith("chat_template")
+            key: value for key, value in TEXTS[w.collection].recipe.items() if key.startswith("chat_template")
         }
-        | {"key": f"{TEXTS[w.collection][0]}.chat_template"},
+        | {"key": f"{TEXTS[w.collection].key}.chat_template"},
     script:
         "../scripts/corpus/fetch_chat_template.py"
 
@@ -145,8 +145,8 @@ rule collect_ngrams:
         mem_mb=4000,  # does not depend on the size of the input
         disk_mb=16000,
     params:
-        recipe=lambda w: pick(TEXTS[w.collection][1]["decontaminate"], "ngram", "column")
-        | {"key": TEXTS[w.collection][0]},
+        recipe=lambda w: pick(TEXTS[w.collection].recipe["decontaminate"], "ngram", "column")
+        | {"key": TEXTS[w.collection].key},
     script:
         "../scripts/corpus/collect_ngrams.py"
 
@@ -171,7 +171,7 @@ rule find_contamination:
     resources:
         mem_mb=4000,
     params:
-        recipe=lambda w: pick(TEXTS[w.collection][1]["decontaminate"], "ngram"),
+        recipe=lambda w: pick(TEXTS[w.collection].recipe["decontaminate"], "ngram"),
     script:
         "../scripts/corpus/find_contamination.py"
 

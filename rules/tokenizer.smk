@@ -71,7 +71,7 @@ if "pretrained" not in config["tokenizer"]:
             train_on=config["tokenizer"]["train_on"],
         log:
             "<logs>/train_tokenizer.log",
-        threads: tokenizer_threads(TEXTS["corpus"][1], PARTS["corpus"])
+        threads: tokenizer_threads(TEXTS["corpus"].recipe, PARTS["corpus"])
         resources:
             mem_mb=4000,  # does not depend on the size of the corpus
             disk_mb=4000,

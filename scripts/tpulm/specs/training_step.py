@@ -274,7 +274,6 @@ class TrainingStep:
 
 # host_device_count at the most, as in the schema, which planners cannot read: a test compares the two.
 MOST_HOST_DEVICES = 512
-BATCH_AXIS = "the batch axis of mesh"
 
 
 def check_mesh(where: str, recipe: dict) -> None:
@@ -301,7 +300,9 @@ def check_mesh(where: str, recipe: dict) -> None:
         )
 
 
-def check_batch_size(where: str, batch_size: int, devices: int, microbatches: int, what: str = BATCH_AXIS) -> None:
+def check_batch_size(
+    where: str, batch_size: int, devices: int, microbatches: int, what: str = "the batch axis of mesh"
+) -> None:
     """Check that each microbatch of a global batch can be divided over devices. Raises UserError.
 
     what  how the config calls their number

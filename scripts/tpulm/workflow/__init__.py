@@ -1,5 +1,5 @@
 """Support code for Snakemake itself; imports nothing heavy.
 
-Checks at the start, where artifacts are, resources, shards, code inputs, notes on what is stale, the budget, the
+Checks at the start, where artifacts are, resources, code inputs, notes on what is stale, the budget, the
 preflight check, Snakemake's summary.
 """

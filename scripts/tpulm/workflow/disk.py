@@ -45,14 +45,16 @@ def fetched_bytes(model: Model) -> int:
     return (FLOAT32 if is_built(model) else STORED["bfloat16"]) * model_size(model).parameters
 
 
-def models(run: Run) -> dict[str, int]:
-    """Return the bytes of the models that are saved of a run, by their paths."""
-    parameters = model_size(run).parameters
-    if run.stage == "mlm":
-        paths = [f"{run.folder}/model/model.safetensors"]
-    else:
-        paths = [f"{run.folder}/{'preset' if run.stage == 'base' else 'model'}", f"<results>/transformers/{run.path}"]
-    ggufs = {f"<results>/gguf/{run.path}-{kind}.gguf": int(size * parameters) for kind, size in GGUF_KINDS.items()}
+def saved(model: Model) -> dict[str, int]:
+    """Return the bytes of what is saved of a model, by its path."""
+    parameters, transformers = model_size(model).parameters, f"<results>/transformers/{model.path}"
+    if "preset" in model.recipe:
+        return dict.fromkeys((model.preset, transformers), fetched_bytes(model))
+    paths = [f"<results>/{model.fetched}/model.safetensors"] if model.origin else []
+    if model.weights:
+        masked = model.stage == "mlm"
+        paths += [f"{model.exported}/model.safetensors"] if masked else [model.exported, transformers]
+    ggufs = {f"<results>/gguf/{model.path}-{kind}.gguf": int(size * parameters) for kind, size in GGUF_KINDS.items()}
     return ggufs | dict.fromkeys(paths, FLOAT32 * parameters)
 
 
@@ -70,15 +72,8 @@ def needs_of(
         "checkpoints of tasks",
         ((todo["checkpoints"] * todo["checkpoint_bytes"], assumed(run)) for run, todo in trained if run.task),
     )
-    saved = {path: (size, assumed(run)) for run in outline.runs.values() for path, size in models(run).items()}
-    for model in outline.models.values():
-        if model.origin:
-            copy = f"<results>/{model.fetched}/model.safetensors"
-            saved[copy] = FLOAT32 * model_size(model).parameters, assumed(model)
-        if "preset" in model.recipe:
-            paths = model.preset, f"<results>/transformers/{model.path}"
-            saved |= dict.fromkeys(paths, (fetched_bytes(model), assumed(model)))
-    return found + grouped("models", (saved[path] for path in saved if path in made))
+    models = [(model, path, size) for model in outline.models.values() for path, size in saved(model).items()]
+    return found + grouped("models", ((size, assumed(model)) for model, path, size in models if path in made))
 
 
 def checkpoints(run: Run, planned: Mapping) -> Need:
