@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 try:
     import numpy as np
     from ruamel.yaml import YAML
+    from sentencepiece import SentencePieceProcessor
     from tpulm.config.model_sizes import model_size
     from tpulm.config.outline import Outline
     from tpulm.config.reading import complete
@@ -42,6 +43,7 @@ try:
     from tpulm.corpus.sources import ALLOWED, expand, kind_of, packed, parts_of, size_of
     from tpulm.specs.record_arrays import predictions_per_record
     from tpulm.specs.training_step import MOST_HOST_DEVICES
+    from tpulm.tokenization.causal import train_vocabulary
     from tpulm.tokenization.pipeline import Recipe
     from tpulm.tokenization.training import COVERAGE, train
     from tpulm.tokenization.words import most_of
@@ -281,10 +283,11 @@ def read_sample(files: Sequence[str], sample_by: str, column: str) -> tuple[list
     return documents, max(1, read) / max(1, sum(map(size_of, files)))
 
 
-def vocabulary(text: Text, most: int) -> tuple[int, float]:
-    """Return a size up to `most` that the text has enough pieces for, and its tokens per character. Raises UserError.
+def vocabulary(text: Text, most: int) -> tuple[int, float, float]:
+    """Return a size up to `most` that the text has enough pieces for, and tokens per character. Raises UserError.
 
-    The tokens are those of records: of whole documents, with special tokens around each.
+    The tokens are those of records, first of masked and then of causal models: of whole documents, with special tokens
+    around each.
     """
     ends = np.cumsum([len(document) for document in text.sample])
     alphabet = len(most_of(Counter("".join(text.sample)), COVERAGE))
@@ -299,7 +302,10 @@ def vocabulary(text: Text, most: int) -> tuple[int, float]:
             train([trial], Recipe("unigram", max(smallest, asked), whitespace=whitespace))
             size = -(-size // 64) * 64
             tokenizer, _ = train([trial], Recipe("unigram", max(smallest, min(size, asked)), whitespace=whitespace))
-            return size, sum(len(one.ids) for one in tokenizer.encode_batch_fast(trial)) / characters
+            masked = sum(len(one.ids) for one in tokenizer.encode_batch_fast(trial))
+            pieces = SentencePieceProcessor(model_proto=train_vocabulary(trial, size, "base.NAME.vocab_size"))
+            causal = sum(map(len, pieces.encode(trial))) + 2 * len(trial)
+            return size, masked / characters, causal / characters
         except UserError:
             size = 2 * size // 3
     raise UserError(
@@ -343,15 +349,15 @@ def steps(tokens: float, record: tuple[int, int], epochs: int, bounds: tuple[int
 
 def for_cpus(text: Text, characters: float) -> dict:
     """Return the values of CPUS, with which each model trains in minutes; characters  of the training split."""
-    size, rate = vocabulary(text, 4096 if text.characters < 16e6 else 8192)
-    tokens = rate * characters
+    size, *rates = vocabulary(text, 4096 if text.characters < 16e6 else 8192)
+    masked, causal = (rate * characters for rate in rates)
     return {
         "size": size,
         "length": 128,
         "shards": 2,
-        "dropout": 0.0 if tokens > 3e5 else 0.1,  # a short text is read many times
-        "masked": steps(tokens, (32, 128), 40, (300, 1500), 3, "2e-3"),
-        "causal": steps(tokens, (16, 128), 20, (300, 900), 3, "3e-3"),
+        "dropout": 0.0 if masked > 3e5 else 0.1,  # a short text is read many times
+        "masked": steps(masked, (32, 128), 40, (300, 1500), 3, "2e-3"),
+        "causal": steps(causal, (16, 128), 20, (300, 900), 3, "3e-3"),
     }
 
 
@@ -374,8 +380,8 @@ def for_slice(text: Text, characters: float, accelerator: str) -> dict:
         raise UserError(f"--accelerator: {accelerator} has {devices:,} devices; allowed: {MOST_HOST_DEVICES} at most.")
     each = max(2, min(room, 512 // devices))
     parts = max(1, 512 // (each * devices))
-    size, rate = vocabulary(text, min(32_768, max(4096, text.characters // 1000)))
-    tokens = rate * characters
+    size, *rates = vocabulary(text, min(32_768, max(4096, text.characters // 1000)))
+    masked, causal = (rate * characters for rate in rates)
     return {
         "size": size,
         "length": 512,
@@ -385,8 +391,8 @@ def for_slice(text: Text, characters: float, accelerator: str) -> dict:
         "devices": devices,
         "hosts": hosts,
         "plan": plan and f"{plan}   # `snakemake plan` estimates memory and time",
-        "masked": steps(tokens, (parts * each * devices, 512), 40, (1000, 100_000), 10, "5e-4"),
-        "causal": steps(tokens, (parts * each // 2 * devices, 1024), 4, (500, 10_000), 5, "6e-4"),
+        "masked": steps(masked, (parts * each * devices, 512), 40, (1000, 100_000), 10, "5e-4"),
+        "causal": steps(causal, (parts * each // 2 * devices, 1024), 4, (500, 10_000), 5, "6e-4"),
     }
 
 
