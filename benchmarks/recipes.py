@@ -48,7 +48,7 @@ KEPT = ("program_sha256", "attention", "total", "hbm", "seconds", "devices", "mo
 
 @dataclass(frozen=True)
 class Planned:
-    """What one plan is of, see `tpulm.config.evaluations.Evaluations.planned`.
+    """The runs that one plan is made for, see `tpulm.config.evaluations.Evaluations.planned`.
 
     name     its folder below results/plan/; folder  of the experiment
     chains   what trains with the planned step

@@ -55,7 +55,7 @@ else:
     config = or_exit(complete, typed(schema(), config, schema()), "the config of the module")
 
 PLACE = or_exit(Paths, workflow, storage, ROOT, experiment_folder(config))
-# What is trained, opened and scored.
+# The models that are trained, opened and scored.
 OUTLINE = or_exit(Outline, config)
 EVALUATED = or_exit(Evaluations, OUTLINE, PLACE.exists)
 # Every text and set of records by its folder below results/, every run by its path.

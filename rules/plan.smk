@@ -36,7 +36,7 @@ rule plan:
 rule plan_training:
     """Compile the training step of a run, or of a model on a task, for a TPU slice."""
     input:
-        # What the config does not say of vocabulary, model and labels.
+        # These say of vocabulary, model and labels what the config does not.
         unpack(lambda w: EVALUATED.planned[w.planned][0].plan_inputs),
         code=code_inputs("plan/plan_training", "plan"),
     output:

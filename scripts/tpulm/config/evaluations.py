@@ -17,7 +17,7 @@ READING_KEYS = ("sequence_length", "batch_size", "microbatches")
 # Tokens that a masked model reads at once where no records say how many it was trained with.
 LENGTH = 128
 FOLDER = "<results>/evaluation"
-# What a score is in, and the values by item beside it.
+# The files of a score, and of its values by item.
 FILES = ("scores.json", "items.parquet")
 
 

@@ -18,7 +18,7 @@ from tpulm.specs.masked_sizes import config_recipe, opens
 from tpulm.specs.recipes import JAX_KEYS, LORA_KEYS, STAGES, STEP_KEYS, given, pick
 from tpulm.specs.schedule import segment_schedule
 
-# What of a recipe opens a finished causal model.
+# Keys of a recipe that open a finished causal model.
 OPENING_KEYS = ("seed", "precision", "mesh", "layout", "host_device_count")
 # Records that are measured at once, of a masked model that was not trained here.
 MEASURED_AT_ONCE = 8
@@ -77,12 +77,12 @@ class Model:
 
     @property
     def named(self) -> dict:
-        """What results say of it: the path of the model that its run ends with; the step, where it is a checkpoint."""
+        """Its name in results: the path of the model that its run ends with; the step, where it is a checkpoint."""
         return {"path": f"{self.stage}/{self.name}", **({} if self.step is None else {"step": self.step})}
 
     @property
     def asked(self) -> dict:
-        """What a job that asks it takes of the config: what opens it, and which one it is."""
+        """The recipe of a job that asks it: what opens it, and which one it is."""
         return {"key": self.key, **self.named, **self.opening}
 
     @property
@@ -263,7 +263,7 @@ def checkpoint_period(keep: str, segments: int) -> int:
 
 
 class Outline:
-    """What a completed config trains and opens.
+    """The models that a completed config trains and opens.
 
     texts    by folder below results/
     models   every model by its path, those of a stage that are trained here before those from elsewhere

@@ -89,7 +89,7 @@ class Task:
 
     @property
     def predicting(self) -> dict:
-        """What the job that predicts with the chains of a model takes of the recipe."""
+        """The part of the recipe for the job that predicts with the chains of a model."""
         return {"key": self.key, **pick(self.recipe, *TASK_KEYS, "host_device_count")}
 
     @property

@@ -1,4 +1,4 @@
-"""What a device does in a compiled program: arithmetic, traffic with HBM and traffic between chips, loops unrolled."""
+"""The work of a device in a compiled program: arithmetic, traffic with HBM and traffic between chips, loops unrolled."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ BRANCHES = ("branch_computations", "true_computation", "false_computation")  # a
 
 @dataclass
 class Totals:
-    """What a device does, everything in loops counted as often as it runs.
+    """The work of a device, everything in loops counted as often as it runs.
 
     flops, bytes  of multiplications of matrices; across HBM
     sent          bytes to other devices by kind of collective

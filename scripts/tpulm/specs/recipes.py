@@ -11,7 +11,7 @@ JAX_KEYS = ("mesh", "layout", "microbatches", "remat", "steps_per_execution")
 STEP_KEYS = ("batch_size", "optimizer", "precision", "seed")
 # Keys that say how a base model that is fetched is opened.
 FETCHED_KEYS = ("precision", "mesh", "layout", "host_device_count", "determinism")
-# What LoRA adapts, and how.
+# Keys that say which layers LoRA adapts, and how.
 LORA_KEYS = ("rank", "alpha", "targets", "base_precision")
 
 

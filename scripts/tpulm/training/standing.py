@@ -88,8 +88,8 @@ def standing_of_tuned(
 def too_few(score: Score) -> str:
     """Return that a score of text has too few documents to be compared, and what to change."""
     return (
-        f"{score.items} document{'s'[: score.items != 1]}, which are too few to compare: {FEWEST} are needed. There are "
-        "more with a larger held_out, in a text of more documents, or of shorter ones (sample_by: paragraph)."
+        f"{score.items} document{'s'[: score.items != 1]}, which are too few to compare: {FEWEST} are needed. "
+        "A larger held_out gives more, as does a text of more documents, or of shorter ones (sample_by: paragraph)."
     )
 
 
