@@ -1,4 +1,4 @@
-"""The work of a device in a compiled program: arithmetic, traffic with HBM and traffic between chips, loops unrolled."""
+"""The work of a device in a compiled program: arithmetic, traffic with HBM and between chips, loops unrolled."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
