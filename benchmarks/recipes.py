@@ -96,7 +96,7 @@ def plan(recipe: Path, planned: Planned, slice_: str, minutes: float) -> dict:
     run = planned.run
     if run.task:
         return {"planned": False, "reason": "of a model on a task, which --layers plans"}
-    if run.plan_inputs.get("manifest"):
+    if run.plan_inputs["manifest"]:
         return {"planned": False, "reason": "takes its tokenizer from a hub"}
     with tempfile.TemporaryDirectory() as temporary:
         workflow = Workflow(Path(temporary) / "workflow")
