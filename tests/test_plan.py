@@ -203,6 +203,16 @@ def test_weights_that_are_sharded_over_the_batch_are_gathered_block_by_block(tmp
     assert sent["all-reduce"] == pytest.approx(2 * (2 * 4 * 1024 * 256) * 7 / 8, rel=0.1)
 
 
+@compiler
+def test_records_are_not_gathered_where_a_table_of_embeddings_is_sharded_over_them(tmp_path):
+    """By keras-hub's layout of Gemma: weights are gathered, in each part forward and backward; what is read is not."""
+    sizes = {"num_layers": 2, "num_query_heads": 4, "num_key_value_heads": 4, "hidden_dim": 256, "head_dim": 64}
+    run = COMMON | {"model": sizes | {"intermediate_dim": 1024}, "vocab_size": 1024, "mesh": [8, 1], "batch_size": 256}
+    run |= {"sequence_length": 256, "precision": "mixed_bfloat16", "microbatches": 4}
+    (plan,) = plans(tmp_path, ("base", run, "v5e-8"))
+    assert plan["cost"]["collective_bytes"]["all-gather"] < 4 * 2 * (8 * plan["memory"]["weights"]) * 7 / 8
+
+
 @pytest.mark.long  # six programs
 @compiler
 def test_single_changes_cost_what_the_changed_run_does(tmp_path):

@@ -3,9 +3,10 @@
 Needs tpulm.training.runtime.start first.
 """
 
+import contextlib
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import jax
 import keras
@@ -18,6 +19,7 @@ from tpulm.core.devices import IN_USE
 from tpulm.core.errors import UserError
 
 AXES = ["batch", "model"]
+BLOCK_OUTPUT = re.compile(r"(decoder_block|transformer_layer)_\d+/output$")
 # Llama's blocks and those that are built like them, with kernels [hidden, heads, width] of the projections. keras-hub's
 # own maps of them shard the hidden states over the axis model, as if the kernels were Gemma's, [heads, hidden, width].
 LLAMA = {
@@ -117,6 +119,7 @@ class Sharded(ModelParallel):
         self.layout_map, self.notes = layout_map, dict[str, str]()
         self.overrides, self.where = {key: tuple(axes) for key, axes in (overrides or {}).items()}, where
         self.sizes = dict(zip(self.device_mesh.axis_names, self.device_mesh.shape, strict=True))
+        self.constrains = False
 
     def layout_of(self, path: str) -> tuple[str | None, tuple | None]:
         """Return the rule that a variable's path follows, and the mesh axes that it names; None where there is none.
@@ -164,6 +167,25 @@ class Sharded(ModelParallel):
     def get_variable_layout(self, variable: keras.Variable) -> TensorLayout:
         """Return the layout of a variable; called by Keras when it makes one."""
         return layout_of(variable) or TensorLayout(self.expected(variable.path, variable.shape), self.device_mesh)
+
+    @contextlib.contextmanager
+    def records_apart(self) -> Iterator[None]:
+        """In this block, have what a block of the model returns sharded by records, as its inputs are.
+
+        For traces of batches that the axis `batch` divides. Where weights are sharded over that axis, too, the compiler
+        may otherwise gather the records to keep the weights in parts, and compute each record on every device.
+        """
+        layouts = [layout.axes for layout in self.layout_map.values()] + list(self.overrides.values())
+        self.constrains = self.sizes["batch"] > 1 and any("batch" in axes for axes in layouts)
+        try:
+            yield
+        finally:
+            self.constrains = False
+
+    def get_tensor_layout(self, path: str) -> TensorLayout | None:
+        """Return the layout of what a layer returns, None for any; called by Keras with PATH/output."""
+        constrained = self.constrains and BLOCK_OUTPUT.search(path)
+        return TensorLayout(("batch",), self.device_mesh) if constrained else None
 
 
 def shardings(distribution: Sharded, variables: list) -> list[NamedSharding]:

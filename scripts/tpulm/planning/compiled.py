@@ -43,7 +43,8 @@ def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: list, atten
 
     The same program for the same slice and compiler is compiled once in a folder. Where it does not fit, the
     compiler stops and says only how much it needs in all, and how much is usable: then arguments and flops are
-    None; where it does, usable is.
+    None; where it does, usable is. A program that the compiler takes, although it counts more than the HBM, does not
+    fit.
     """
     same = program_sha256(lowered)
     places = [list(device.coords) for device in devices]
@@ -68,8 +69,7 @@ def compile_and_read(lowered: jax.stages.Lowered, slice_: Topology, places: list
         total, usable = (
             round(float(number) * UNITS[unit]) for number, unit in (wanted.group(1, 2), wanted.group(3, 4))
         )
-        nothing = dict.fromkeys(("arguments", "temporaries", "program", "flops"))
-        return nothing | {"total": total, "usable": usable}
+        return too_large(total, usable)
     memory = program.memory_analysis()
     total = (
         memory.argument_size_in_bytes
@@ -78,6 +78,8 @@ def compile_and_read(lowered: jax.stages.Lowered, slice_: Topology, places: list
         + memory.temp_size_in_bytes
         + memory.generated_code_size_in_bytes
     )
+    if total > slice_.hbm:
+        return too_large(total, slice_.hbm)
     return {
         "arguments": memory.argument_size_in_bytes,
         "temporaries": memory.temp_size_in_bytes,
@@ -85,3 +87,8 @@ def compile_and_read(lowered: jax.stages.Lowered, slice_: Topology, places: list
         "total": total,
         "usable": None,
     } | read(program.as_text(), slice_, places, attended)
+
+
+def too_large(total: int, usable: int) -> dict:
+    """Return what `compiled` does of a program that does not fit."""
+    return dict.fromkeys(("arguments", "temporaries", "program", "flops")) | {"total": total, "usable": usable}

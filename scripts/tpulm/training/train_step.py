@@ -4,8 +4,9 @@ Model, optimizer, mesh and task come in as arguments, so that a plan can compile
 not there.
 """
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -170,6 +171,12 @@ def jit_train_step(
     def several(state: TrainState, frozen: list, batches: Batch, rates: jax.Array) -> tuple[TrainState, jax.Array]:
         return jax.lax.scan(lambda state, part: step(state, frozen, *part), state, (batches, rates))
 
-    state = TrainState(*(shardings(distribution, part) for part in train_variables(model, optimizer)))
     function = step if steps_per_execution == 1 else several
-    return jax.jit(function, donate_argnums=0, out_shardings=(state, replicated_sharding(distribution)))
+
+    @functools.wraps(function)
+    def dispatch(*arguments: Any) -> tuple[TrainState, jax.Array]:
+        with distribution.records_apart():
+            return function(*arguments)
+
+    state = TrainState(*(shardings(distribution, part) for part in train_variables(model, optimizer)))
+    return jax.jit(dispatch, donate_argnums=0, out_shardings=(state, replicated_sharding(distribution)))
