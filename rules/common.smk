@@ -75,7 +75,7 @@ pathvars:
 
 
 or_exit(PLACE.check, workflow.pathvars)
-START = or_exit(Start, workflow, EVALUATED, PLACE, {"configfiles": CONFIG_FILES, "config": OVERRIDES})
+START = or_exit(Start, workflow, EVALUATED, PLACE)
 
 
 onstart:

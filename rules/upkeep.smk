@@ -54,11 +54,7 @@ rule verify:
         # Artifacts are not inputs, because Snakemake would rebuild damaged ones instead of reporting them.
         code=code_inputs("upkeep/verify", "data"),
     params:
-        recipe={
-            "results": located("<results>"),
-            "options": OPTIONS,
-            "chains": {chain: run.segment_ends for chain, run in CHAINS.items()},
-        },
+        recipe={"results": located("<results>"), "options": OPTIONS},
     log:
         "<logs>/verify.log",
     threads: 1

@@ -20,6 +20,7 @@ from ruamel.yaml import YAML
 from tpulm.config.evaluations import Evaluations
 from tpulm.config.outline import Outline
 from tpulm.config.reading import merge, read_yaml
+from tpulm.core import ledger
 from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[1]
@@ -364,3 +365,19 @@ def reduced(workflow: Workflow, segments: dict | None = None, **sections: dict) 
         run |= (segments or {}).get(stage, {})
     config |= sections
     write_yaml(workflow / "small.yaml", config)
+
+
+def write_record(folder: Path, log: str, rule: str, start: float, end: float, inputs=(), outputs=(), **more) -> None:
+    """Append a job that succeeded to the ledger of a folder.
+
+    inputs, outputs  their paths, or their SHA-256 by path; more  facts of its end
+    """
+    host = {"processors": 2, "processor": "x", "python": "3.11.2", "machine": "x86_64", "system": "Linux"}
+    began = {"event": "start", "time": start, "rule": rule, "script": f"scripts/x/{rule}.py", "wildcards": {}}
+    began |= {"recipe": {}, "code": {}, "packages": {}, "host": host}
+    began["inputs"] = inputs if isinstance(inputs, dict) else dict.fromkeys(inputs)
+    ended = {"event": "end", "time": end, "exit": 0, "cpu_seconds": end - start, "memory_bytes": 1} | more
+    sums = outputs if isinstance(outputs, dict) else dict.fromkeys(outputs)
+    ended["outputs"] = {path: {"bytes": 1, "sha256": digest} for path, digest in sums.items()}
+    for line in (began, ended):
+        ledger.append(folder / ledger.path_of(log), line)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from conftest import Workflow, reduced, write_yaml
 from tpulm.config.reading import read_yaml
-from tpulm.core import files, job_record
+from tpulm.core import files, ledger
 
 # Measured with a clock: the only files that differ from run to run.
 TIMED = {"timings.csv", "jobs.json", "report.html"}
@@ -30,7 +30,8 @@ TARGETS = {"mlm": ["mlm"], "causal": ["finetune"]}
 
 def fingerprints(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of every artifact, but those that a clock decides."""
-    return {name: digest for name, digest in files.fingerprints(folder).items() if Path(name).name not in TIMED}
+    found = files.fingerprints(folder).items()
+    return {name: digest for name, digest in found if Path(name).name not in TIMED and not name.startswith("jobs/")}
 
 
 def prepare(folder: Path, segments: dict) -> Workflow:
@@ -117,8 +118,8 @@ def kill_at(workflow: Workflow, process: subprocess.Popen, kind: str, dice: rand
 def attempts(workflow: Workflow) -> dict[str, tuple[str, str, int, bool]]:
     """Return what each job's record says: rule, wildcards, how many attempts, and whether the last one has ended."""
     found = {}
-    for path in (workflow / "logs").rglob("*.jobs.jsonl"):
-        lines = job_record.read(path)
+    for path in (workflow / ledger.FOLDER).rglob("*.jsonl"):
+        lines = ledger.read(path)
         starts = [line for line in lines if line["event"] == "start"]
         if starts:
             rule, wildcards = starts[-1]["rule"], " ".join(starts[-1]["wildcards"].values())

@@ -60,7 +60,7 @@ def test_an_archive_answers_alone(archived):
     assert all(train["inputs"].values()) and all(train["code"].values())
     # Every file that there is, but what is no artifact of `all`.
     there = {str(path.relative_to(archived.folder)) for path in (archived / "results").rglob("*") if path.is_file()}
-    kept = ("results/archive/", "results/history/")  # what stays when a run is made anew
+    kept = ("results/archive/", "results/history/", "results/jobs/")  # what stays when a run is made anew
     there = {path for path in there if "/." not in path and not path.startswith(kept)}
     assert set(artifacts) == there
     for path, facts in artifacts.items():
@@ -128,7 +128,7 @@ def test_earlier_runs_are_kept_and_compared(archived, tmp_path):
     assert kept["scores"] == scores != []
     before = kept | {"hash": "0123456789abcdef" * 4, "recipe": kept["recipe"] | {"learning_rate": 0.5}}
     (workflow / "results/history/mlm/tiny.json").write_text(json.dumps([before, kept]))
-    (workflow / "results/history/mlm/.tiny.json").unlink()  # as before there were copies
+    (workflow / "results/jobs/history/mlm/tiny.jsonl").unlink()  # as of 0.2.0
     (workflow / "results/history/mlm/gone.json").write_text(json.dumps([kept | {"name": "gone"}]))
     printed = workflow("compare", "--cores", "2").stdout
     assert "tiny 01234567" in printed and "learning_rate=0.5" in printed

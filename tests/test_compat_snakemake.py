@@ -103,7 +103,7 @@ def test_a_reason_is_that_of_snakemake():
     reason.missing_output.update(["a"])
     reason.params_changed = "before: {x: 1; y: 2}"
     assert inside.reasons(str(reason)) == ["Missing output files: a", "Params have changed since last execution"]
-    assert inside.stale(str(reason)) == "Params have changed since last execution"
+    assert inside.stale(inside.reasons(str(reason))) == "Params have changed since last execution"
 
 
 def test_the_storage_plugin_lists_by_inventory():

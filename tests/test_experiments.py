@@ -15,8 +15,9 @@ import pytest
 from conftest import ROOT, Workflow, copied, existing, reduced, write_yaml
 from kills import fingerprints
 from test_module import ONSTART, OUTER
+from tpulm.config.reading import read_yaml
 from tpulm.core.folder_lock import lock_of
-from tpulm.core.past_jobs import jobs_of, maker_of, makers, read_from, repair_of, target_of
+from tpulm.core.ledger import jobs_of, maker_of, makers, read_from, repair_of, target_of
 
 WORDS = "the quick brown fox jumps over a lazy dog while seven wizards box with jugs of liquor".split()
 
@@ -188,8 +189,8 @@ def test_each_experiment_has_its_own_lock(three):
 
 
 def test_the_past_of_each_is_told_apart(three):
-    made = makers(jobs_of(three.folder))
     for name, folder in (("plain", ""), ("one", "experiments/one/"), ("two", "experiments/two/")):
+        made = makers(jobs_of(three.folder, Path(f"{folder}results/jobs")))
         job = maker_of(f"{folder}results/corpus/parts/00000.parquet", made)
         assert f"{name}.txt" in job["inputs"]
         tokenizer = maker_of(f"{folder}results/tokenizer/tokenizer.json", made)
@@ -211,6 +212,24 @@ def test_what_was_replaced_is_not_told_as_what_was_read(three):
     told = subprocess.run(tool, cwd=three.folder, stdout=subprocess.PIPE, text=True, check=True).stdout
     assert "replaced since by build_corpus experiments/again/logs/" in told
     assert "second.txt" not in told
+
+
+def test_the_past_survives_touch_and_the_loss_of_what_snakemake_knows(fresh):
+    configure(fresh, "first")
+    run(fresh, "first", "corpus")
+    tool = [sys.executable, "tools/provenance.py", "results/corpus/corpus.json"]
+    told = subprocess.check_output(tool, cwd=fresh.folder, text=True)
+    configure(fresh, "first")
+    config = read_yaml(fresh / "first.yaml")
+    config["corpus"]["held_out"]["validation"] = 0.2
+    write_yaml(fresh / "first.yaml", config)
+    run(fresh, "first", "--touch", "corpus")
+    shutil.rmtree(fresh / ".snakemake")
+    assert subprocess.check_output(tool, cwd=fresh.folder, text=True) == told
+    with open(fresh / "results/corpus/corpus.json", "a") as file:
+        file.write(" ")
+    said = run(fresh, "first", "verify", check=False)
+    assert said.returncode == 1 and "results/corpus/corpus.json is corrupt: " in said.stdout
 
 
 def test_an_archive_of_an_experiment_is_whole(three):
@@ -256,16 +275,14 @@ def test_the_name_of_an_experiment_cannot_lead_elsewhere(fresh):
     assert not (fresh / "experiments").exists()
 
 
-def test_the_page_is_of_the_snakemake_that_is_running(three):
-    """Three configs have run; the page that shows one while it runs is asked for without its config."""
+def test_the_page_is_of_the_config_that_is_named(three):
     with open(three / "one.yaml", "a") as file:
         file.write("title: The first of three\n")
     worker = subprocess.Popen(["sleep", "600"])
     lock = three / str(lock_of("experiments/one/"))
-    given = {"configfiles": ["one.yaml"], "config": {}}
-    lock.write_text(f"{worker.pid} 00:00:00 token {os.uname().nodename}\n{json.dumps(given)}\n")
+    lock.write_text(f"{worker.pid} 00:00:00 token {os.uname().nodename}\n")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    page = subprocess.Popen([sys.executable, "tools/watch.py"], cwd=three.folder, **pipes)
+    page = subprocess.Popen([sys.executable, "tools/watch.py", "--configfile", "one.yaml"], cwd=three.folder, **pipes)
     try:
         address, said = page.stdout.readline().strip(), page.stdout.readline()
         assert "one.yaml" in said and "experiments/one/results/" in said

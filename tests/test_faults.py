@@ -254,32 +254,6 @@ def test_verify_names_each_damage(small):
     assert "not checked" not in said
 
 
-def test_what_lies_beside_an_artifact_tells_of_it_without_records(small):
-    """Of shards, checkpoints and presets; what is not known of other files is said."""
-    shutil.rmtree(small / "logs")
-    shutil.rmtree(small / ".snakemake/metadata")
-    results = small / "results"
-    flip(results / "tfrecords/train/00001-of-00004.tfrecord")
-    flip(results / "base/small/preset/model.weights.h5")
-    flip(results / "mlm/tiny/checkpoints/00000010/weights.safetensors")
-    (results / "base/small/checkpoints/00000010/best.safetensors").unlink()
-    # A checkpoint that is left of a longer run is of no chain.
-    shutil.copytree(results / "base/small/checkpoints/00000020", results / "base/small/checkpoints/00000030")
-    state = results / "finetune/python/checkpoints/00000005/state.json"
-    state.write_text(state.read_text().replace('"step": 5', '"step": 6'))
-    done = small("verify", check=False)
-    for sentence in (
-        "tfrecords/train/00001-of-00004.tfrecord is corrupt",
-        "base/small/preset/model.weights.h5 is corrupt",
-        "mlm/tiny/checkpoints/00000010/weights.safetensors is corrupt",
-        "base/small/checkpoints/00000010/best.safetensors is missing",
-        "finetune/python/checkpoints/00000010/state.json is not of the chain",
-    ):
-        assert f"[verify]   results/{sentence}" in done.stdout
-    assert re.search("^.verify. not checked, as no SHA-256 was recorded: .* files, such as results/", done.stdout, re.M)
-    assert "error: 5 error(s) in " in done.stdout and "Traceback" not in done.stdout
-
-
 def test_a_loss_that_is_not_finite_is_no_checkpoint(tmp_path):
     outputs = {part: str(tmp_path / file) for part, file in CHECKPOINT_FILES.items()}
     for loss in (math.nan, math.inf):

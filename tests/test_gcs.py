@@ -11,6 +11,7 @@ import signal
 import socket
 import time
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from loopback_bucket import BUCKET, served
 from test_experiments import configure, run
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
-from tpulm.core.past_jobs import jobs_of
+from tpulm.core.ledger import jobs_of
 from tpulm.corpus import documents
 from tpulm.corpus.documents import DocumentFile, read_array, read_rows, read_texts
 from tpulm.corpus.files import read_files, unchanged
@@ -331,7 +332,7 @@ def stored_results(server, prefix="team/try"):
     return {
         name.removeprefix(f"{prefix}/"): hashlib.sha256(content).hexdigest()
         for name, content in server.objects(f"{prefix}/results/").items()
-        if not name.endswith(tuple(TIMED)) and not name.rpartition("/")[2].startswith(".")
+        if not name.endswith(tuple(TIMED)) and not name.rpartition("/")[2].startswith(".") and "/jobs/" not in name
     }
 
 
@@ -370,9 +371,12 @@ def test_results_in_a_bucket_are_those_of_a_local_run(trained, stored, server):
     assert {path.name for path in (workflow / "logs").rglob("*")} <= {"trackers.log"}  # of what runs beside Snakemake
 
 
+COPIES = Path(".snakemake/storage/gcs") / PREFIX.removeprefix("gs://") / "results/jobs"
+
+
 def test_how_a_result_there_came_to_be_is_told(stored):
     workflow, *_ = stored
-    made = {job["id"]: job for job in jobs_of(workflow.folder)}
+    made = {job["id"]: job for job in jobs_of(workflow.folder, COPIES)}
     trained_job = made["mlm/tiny/00000020"]
     assert trained_job["attempts"][-1]["exit"] == 0 and trained_job["host"]["processors"]
     assert "results/mlm/tiny/checkpoints/00000010/state.json" in trained_job["inputs"]
@@ -404,8 +408,8 @@ def test_staleness_works_there(stored, server, tmp_path):
     shutil.copytree(workflow / ".snakemake/metadata", other / ".snakemake/metadata", dirs_exist_ok=True)
     assert "Nothing to be done" in other("-n", *TARGETS, *STORED).stdout
     longer = configured(workflow, mlm__runs__tiny__steps=30)
+    assert "[20, 0.003]]" in workflow(*TARGETS, "-n", *longer, *STORED).stdout  # the schedule that it gets
     printed = workflow(*TARGETS, "-n", "--quiet", "rules", *longer, *STORED).stdout
-    assert "note: mlm.runs.tiny trains again from step 10" in printed
     assert jobs(printed) == {"train_mlm_tensorflow": 2, "collect_history": 1, "plot_training": 1, "total": 4}
 
 
@@ -419,7 +423,7 @@ def test_the_report_and_upkeep_read_the_bucket(stored, server):
     content = server.objects(name)[name]
     server.put(name, content[:-1])
     found = workflow("verify", *STORED, check=False)
-    assert found.returncode == 1 and "results/mlm/tiny: corrupt" in found.stdout
+    assert found.returncode == 1 and "results/mlm/tiny: damaged" in found.stdout
     server.put(name, content)
     refused = workflow("clean", *STORED, check=False).stdout
     assert "[clean] error: results are in gs://bucket/team/try/results" in refused
@@ -516,9 +520,10 @@ def test_a_whole_run_on_a_network_that_fails(trained, server, tmp_path):
     assert len(found) > 80 and found == local_results(trained)
     assert sum(done[kind] for kind in FAILURES) >= 100 and done["hang"] >= 20, done
     assert "Nothing to be done" in workflow("-n", *there).stdout
-    hidden, shown = (f"whole/results/history/mlm/{name}" for name in (".tiny.json", "tiny.json"))
-    (run,) = json.loads(server.objects(hidden)[hidden])
-    server.put(hidden, json.dumps([run | {"hash": "0" * 64}, run]).encode())
+    kept, shown = "whole/results/jobs/history/mlm/tiny.jsonl", "whole/results/history/mlm/tiny.json"
+    (run,) = json.loads(server.objects(shown)[shown])
+    note = json.dumps({"event": "note", "kept_run": run | {"hash": "0" * 64}})
+    server.put(kept, f"{note}\n".encode() + server.objects(kept)[kept])
     workflow("results/history/mlm/tiny.json", "--cores", "1", "--forcerun", "keep_run", *there)
     assert [run["hash"] for run in json.loads(server.objects(shown)[shown])] == ["0" * 64, run["hash"]]
     longer = configured(workflow, generation__max_length=25)

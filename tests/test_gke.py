@@ -18,7 +18,7 @@ from gcp_storage_emulator.server import create_server
 from kubernetes import client
 from kubernetes_api import UNSCHEDULABLE, Cluster
 from tpulm.core.errors import UserError
-from tpulm.core.past_jobs import jobs_of
+from tpulm.core.ledger import jobs_of
 from tpulm.release.provenance import provenance
 
 sys.path.insert(0, str(ROOT / "profiles/gke"))
@@ -368,7 +368,7 @@ def test_what_failed_is_deleted_and_its_log_kept(ended):
 def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path, monkeypatch):
     """None stays here for the code that it has among its inputs, and with that nothing is stale afterwards.
 
-    Only the page is written here, where Snakemake has its records; those of the pods are in the bucket.
+    Only the page is written here; the records of the pods are copied here at the end.
     """
     monkeypatch.setattr(Cluster, "image", Path(Workflow.python(steady=True)).parent)
     workflow = Workflow(tmp_path / "workflow")
@@ -387,8 +387,8 @@ def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path, monkeypatch):
         account = json.loads(bucket.get_file("bucket", "real/results/jobs.json"))
         assert [job["of"] for job in account["jobs"]] == ["corpus/parts/00000", "corpus/corpus"]
         assert all(job["failed"] == [] and job["cpu_seconds"] > 0 for job in account["jobs"])
-        copied_here(bucket, "real/logs/", workflow.folder)
-        made = {job["rule"]: job for job in jobs_of(workflow.folder)}
+        copies = Path(".snakemake/storage/gcs/bucket/real/results/jobs")
+        made = {job["rule"]: job for job in jobs_of(workflow.folder, copies)}
         assert {"read_part", "build_corpus"} <= set(made)
         assert all(job["attempts"][0]["exit"] == 0 and job["host"]["processors"] for job in made.values())
         assert " by read_part " in "\n".join(provenance("results/corpus/corpus.json", workflow.folder))

@@ -108,7 +108,7 @@ def test_a_module_makes_the_same_models(outer, trained):
     """A whole run, with one core where `trained` had two."""
     outer("--cores", "1")
     assert fingerprints(outer / "lm/results") == fingerprints(trained / "results")
-    page = json.loads((outer / "lm/logs/report.jobs.jsonl").read_text().splitlines()[0])["recipe"]
+    page = json.loads((outer / "lm/results/jobs/report.jsonl").read_text().splitlines()[0])["recipe"]
     assert len(page["runs"]) == 3 and all((outer / run["log"]).is_file() for run in page["runs"])
     said = outer("lm_verify", "lm_clean").stdout
     assert re.search(r"\[verify\] all [\d,]+ files are ok", said) and "[clean] 0 files " in said

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, write_record
 from page_reader import PLANNED, Page, check_page
-from tpulm.core import accelerators
-from tpulm.core.past_jobs import METADATA
+from tpulm.core import accelerators, ledger
 from tpulm.core.scores import KIND, Score, write_scores
 from tpulm.report import jobs
 from tpulm.report.curves import POINTS, curves_of, kept, reading
@@ -27,7 +26,7 @@ RUN = {
     "log": "logs/mlm/one/metrics.jsonl",
 }  # fmt: skip
 RECIPE = {
-    "title": "A <title>", "results": "results", "runs": [RUN], "texts": ["corpus"], "prices": {}, "cpu_threads": 2,
+    "title": "A <title>", "results": "results", "runs": [RUN], "texts": ["corpus"], "prices": {},
     "cpu_watts": 10.0, "cpu_price": 0.5, "rules": {"read_part": "corpus", "train": "mlm", "tell": "report"},
 }  # fmt: skip
 
@@ -42,7 +41,7 @@ def sources_of(folder: Path) -> Sources:
     """Return the files of a folder, with an account of no jobs."""
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     if "jobs.json" not in files:
-        write(folder, "jobs.json", jobs.account([], RECIPE, {}))
+        write(folder, "jobs.json", jobs.account([], RECIPE, []))
         files["jobs.json"] = folder / "jobs.json"
     return Sources(files)
 
@@ -68,8 +67,8 @@ def results(tmp_path) -> Path:
     write(tmp_path, "mlm/one/history.csv", "\n".join(["step,loss,learning_rate", *rows, ""]))
     timings = [
         "step,seconds_per_step,tokens_per_second,devices",
-        "1,9.5,12,1 device(s) (cpu)",
-        "4,0.064,1600,1 device(s) (cpu)",
+        '1,9.5,12,"{""cpu"": 1}"',
+        '4,0.064,1600,"{""cpu"": 1}"',
     ]
     write(tmp_path, "mlm/one/timings.csv", "\n".join([*timings, ""]))
     evaluation = {"step": 4, "evaluation": held, "stopped_at": None, "best": {"step": 4}, "recipe": {"batch_size": 16}}
@@ -307,56 +306,39 @@ def test_scores_of_before_stand_beside_those_of_today():
     assert scores_then_and_now({"results/history/mlm/one": runs[:1]}, []) == ""
 
 
-def record(folder: Path, file: str, rule: str, inputs: list[str], start: float, end: float, log: str) -> None:
-    """Write what Snakemake keeps of a file, where it keeps it."""
-    from base64 import urlsafe_b64encode
-
-    name = urlsafe_b64encode(file.encode()).decode()
-    parts = [name[at : at + 254] for at in range(0, len(name), 254)]
-    path = folder.joinpath(*(f"@{part}" for part in parts[:-1]), parts[-1])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    said = {"rule": rule, "input": inputs, "starttime": start, "endtime": end, "log": [log]}
-    path.write_text(json.dumps(said))
-
-
 def test_jobs_are_followed_from_the_files_back_to_the_text(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    long = "results/" + "x" * 300 + ".parquet"
-    record(METADATA, long, "read_part", ["text.txt"], 1000, 1010, "logs/read.log")
-    record(METADATA, "results/a", "train", [long], 1015, 1025, "logs/mlm/one/00000004.log")
-    record(METADATA, "results/b", "train", [long], 1015, 1026, "logs/mlm/one/00000004.log")
-    record(METADATA, "results/c", "tell", ["results/a", "results/b"], 2000, 2001, "logs/tell.log")
-    record(METADATA, "results/elsewhere", "tell", [], 1, 2, "logs/other.log")
-    found = jobs.account(["results/c"], RECIPE, {"mlm/one": "4 device(s) (TPU v4)"})
+    part, both = "results/x.parquet", ["results/a", "results/b"]
+    write_record(tmp_path, "logs/read.log", "read_part", 1000, 1010, ["text.txt"], [part])
+    chips = {"accelerators": {"TPU v4": 4}}
+    write_record(tmp_path, "logs/mlm/one/00000004.log", "train", 1015, 1026, [part], both, **chips)
+    write_record(tmp_path, "logs/tell.log", "tell", 2000, 2001, both, ["results/c"])
+    write_record(tmp_path, "logs/other.log", "tell", 1, 2, [], ["results/elsewhere"])
+    found = jobs.account(["results/c"], RECIPE, ledger.jobs_of(tmp_path))
     assert [(job["rule"], job["started"], job["seconds"], job["waited"], job["outputs"]) for job in found["jobs"]] == [
         ("read_part", 0, 10, 0, 1), ("train", 15, 11, 5, 2), ("tell", 1000, 1, 974, 1),
     ]  # fmt: skip
     assert found["pauses"] == [{"after": 26, "seconds": 974}] and found["totals"]["elapsed_seconds"] == 27
-    # Two threads of the model's job, one of the others; four chips of 170 W for 11 s.
-    assert found["totals"]["thread_seconds"] == 10 + 22 + 1
-    assert found["totals"]["watt_hours"] == round((33 * 10 + 11 * 4 * 170) / 3600, 3)
+    # Four chips of 170 W for 11 s.
+    assert found["totals"]["thread_seconds"] == 10 + 11 + 1
+    assert found["totals"]["watt_hours"] == round((22 * 10 + 11 * 4 * 170) / 3600, 3)
     assert found["totals"]["price"] is None  # of v4-8, none is given
-    priced = jobs.account(["results/c"], RECIPE | {"prices": {"v4-8": 9.0}}, {"mlm/one": "4 device(s) (TPU v4)"})
-    assert priced["totals"]["price"] == round(11 / 3600 * 9 + 33 / 3600 * 0.5, 6)
+    priced = jobs.account(["results/c"], RECIPE | {"prices": {"v4-8": 9.0}}, ledger.jobs_of(tmp_path))
+    assert priced["totals"]["price"] == round(11 / 3600 * 9 + 22 / 3600 * 0.5, 6)
 
 
 def test_what_was_interrupted_counts(tmp_path, monkeypatch):
-    """Nine hours on a slice, an hour's pause, a kill, and ten minutes more."""
+    """Nine hours on a slice of two hosts, an hour's pause, a kill, and ten minutes more."""
     monkeypatch.chdir(tmp_path)
-    log, hour = Path("logs/mlm/one/00000004.log"), 3600
-    record(METADATA, "results/a", "train", [], 1000 + 10 * hour, 1600 + 10 * hour, str(log))
-    log.parent.mkdir(parents=True)
-    start = {"event": "start", "rule": "train", "wildcards": {}, "recipe": {}, "inputs": [], "host": {}}
-    end = {"event": "end", "exit": 0, "accelerators": {"TPU v4": 4}}
-    lines = [
-        start | {"time": 1000},
-        end | {"time": 1000 + 9 * hour, "cpu_seconds": 500.0, "exit": 1},
-        start | {"time": 990 + 10 * hour},
-        start | {"time": 1000 + 10 * hour},
-        end | {"time": 1600 + 10 * hour, "cpu_seconds": 30.0},
-    ]
-    Path(str(log).replace(".log", ".jobs.jsonl")).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = jobs.account(["results/a"], RECIPE | {"prices": {"v4-8": 9.0}}, {})
+    log, hour = "logs/mlm/one/00000004.log", 3600
+    path = ledger.path_of(log)
+    ledger.append(path, {"event": "start", "time": 1000})
+    ledger.append(path, {"event": "end", "time": 1000 + 9 * hour, "cpu_seconds": 500.0, "exit": 1})
+    ledger.append(path, {"event": "start", "time": 990 + 10 * hour})
+    times = (1000 + 10 * hour, 1600 + 10 * hour)
+    chips = {"accelerators": {"TPU v4": 2}, "devices": {"TPU v4": 4}}
+    write_record(tmp_path, log, "train", *times, [], ["results/a"], **chips | {"cpu_seconds": 30.0})
+    found = jobs.account(["results/a"], RECIPE | {"prices": {"v4-8": 9.0}}, ledger.jobs_of(tmp_path))
     totals = found["totals"]
     assert found["pauses"] == [{"after": 9 * hour, "seconds": hour}]
     assert totals["elapsed_seconds"] == totals["job_seconds"] == 9 * hour + 600
@@ -365,13 +347,13 @@ def test_what_was_interrupted_counts(tmp_path, monkeypatch):
     assert totals["price"] == round((9 * hour + 600) / hour * 9 + 530 / hour * 0.5, 6)
 
 
-def test_devices_are_known_by_what_timings_say():
-    for said, name in (
-        ("8 device(s) (TPU v3)", "v3-8"), ("4 device(s) (TPU v4)", "v4-8"), ("8 device(s) (TPU v5 lite)", "v5e-8"),
-        ("4 device(s) (TPU v5)", "v5p-8"), ("8 device(s) (TPU v6 lite)", "v6e-8"), ("1 replica(s) (CPU)", None),
+def test_devices_are_known_by_kind_and_number():
+    for kind, number, name in (
+        ("TPU v3", 8, "v3-8"), ("TPU v4", 4, "v4-8"), ("TPU v5 lite", 8, "v5e-8"), ("TPU v5", 4, "v5p-8"),
+        ("TPU v6 lite", 8, "v6e-8"), ("CPU", 1, None),
     ):  # fmt: skip
-        assert accelerators.slice_named(said) == name
-    assert [accelerators.mean_watts(f"8 device(s) ({name})") for name in ("TPU v3", "cpu")] == [880, None]
+        assert accelerators.slice_named(kind, number) == name
+    assert [accelerators.mean_watts(name, 8) for name in ("TPU v3", "cpu")] == [880, None]
 
 
 def test_while_a_run_trains_files_are_named_without_links(results):

@@ -8,7 +8,7 @@ from tpulm.report.published import answers_beside, beside_published, markdown, v
 
 pytestmark = pytest.mark.unit
 HISTORY = {"loss": [9.0, 3.0, 1.0], "accuracy": [0.0, 0.25, 0.75]}
-TIMINGS = {"seconds_per_step": [9.0, 0.5, 0.4], "devices": ["8 device(s) (TPU v3)"] * 3}
+TIMINGS = {"seconds_per_step": [9.0, 0.5, 0.4], "devices": ['{"TPU v3": 8}'] * 3}
 METRICS = {"validation": {"loss": 2.5, "accuracy": 0.5}, "test": {}}
 MASK = "Return the [MASK] of the list."
 

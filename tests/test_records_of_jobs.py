@@ -5,17 +5,23 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, write_record
 from gcp_storage_emulator.server import create_server
 from tpulm.config.outline import Outline
 from tpulm.config.publications import chosen
 from tpulm.config.reading import read_config
-from tpulm.core import job_record
+from tpulm.core import job_record, ledger
+from tpulm.core.errors import UserError
+from tpulm.core.files import sha256
+from tpulm.core.ledger import jobs_of, makers
 from tpulm.core.live_metrics import LiveMetrics
-from tpulm.core.past_jobs import jobs_of
 from tpulm.release.archive import source_files, version_of
+from tpulm.release.integrity import check, read_otherwise
+from tpulm.release.publishing import last_receipt
+from tpulm.workflow.upgrade import take_over
 
 pytestmark = pytest.mark.unit
 
@@ -23,24 +29,32 @@ JOB = """
 import os, sys
 from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
+from snakemake.iocontainers import InputFiles
 from tpulm.core import job_record
-place = sys.argv[3]
-snakemake = SimpleNamespace(rule="train", wildcards={}, threads=1, params={"recipe": {"last": 20}},
-                            input=[place + "results/text"], output=[place + "results/model"])
-with job_record.recorded(place + "logs/train.log"):
+place, code = sys.argv[3], [sys.argv[1] + "/archive/keep_run.py", sys.argv[1] + "/../envs/jax.txt"]
+os.makedirs(place + "results", exist_ok=True)
+open(place + "results/text", "w").write("text")
+inputs = InputFiles(fromdict={"text": place + "results/text", "code": code})
+snakemake = SimpleNamespace(rule="train", wildcards={}, threads=1, params={"recipe": {"last": 20}}, input=inputs,
+                            output=[place + "results/model"])
+with job_record.recorded(place + "logs/train.log", print):
     if sys.argv[2] == "killed":
         os._exit(9)
+    if sys.argv[2] == "full":
+        os.unlink(place + "results/jobs/train.jsonl")
+        os.symlink("/dev/full", place + "results/jobs/train.jsonl")
+        sys.exit()
     if sys.argv[2] == "failed":
         sys.exit(1)
     job_record.note(resumed_from_step=10)
-    os.makedirs(place + "results", exist_ok=True)
     open(place + "results/model", "w").write("weights")
 """
 
 
 def attempt(folder, how, place="", **environment):
     command = [sys.executable, "-c", JOB, str(ROOT / "scripts"), how, place]
-    subprocess.run(command, cwd=folder, env=os.environ | environment, check=False, timeout=300)
+    run = {"cwd": folder, "env": os.environ | environment, "check": False, "timeout": 300}
+    return subprocess.run(command, capture_output=True, text=True, **run)
 
 
 def test_every_attempt_is_recorded_until_the_job_is_stale_again(tmp_path):
@@ -51,61 +65,147 @@ def test_every_attempt_is_recorded_until_the_job_is_stale_again(tmp_path):
     assert job["attempts"][2]["resumed_from_step"] == 10 and job["attempts"][2]["memory_bytes"] > 1e6
     assert job["rule"] == "train" and job["params"] == {"last": 20} and job["host"]["processors"] >= 1
     assert job["outputs"] == {"results/model": hashlib.sha256(b"weights").hexdigest()}
+    assert job["inputs"] == {"results/text": hashlib.sha256(b"text").hexdigest()}
+    assert job["script"] == "scripts/archive/keep_run.py" and list(job["code"]) == [job["script"]]
+    assert {"jax", "keras"} <= job["packages"].keys() and "idna" not in job["packages"]
     attempt(tmp_path, "well")
     assert len(jobs_of(tmp_path)[0]["attempts"]) == 1
 
 
-def test_a_pod_leaves_its_record_in_the_bucket(tmp_path):
-    """Each attempt in a folder that goes with its machine; afterwards, the logs are copied here."""
+def test_records_are_beside_the_results_in_a_bucket(tmp_path):
+    """Each attempt in a folder that goes with its machine; afterwards, another folder has them by few requests."""
     server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
     server.start()
-    address = f"http://127.0.0.1:{server._api._httpd.server_port}"
+    address = {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{server._api._httpd.server_port}"}
+    place = ".snakemake/storage/gcs/bucket/team/try/"
     for how in ("killed", "well"):
         (tmp_path / how).mkdir()
-        variables = {"STORAGE_EMULATOR_HOST": address, job_record.STORE: "true"}
-        attempt(tmp_path / how, how, ".snakemake/storage/gcs/bucket/team/try/", **variables)
-    record = server._storage.get_file("bucket", "team/try/logs/train.jobs.jsonl")
+        attempt(tmp_path / how, how, place, **address)
+    whole = server._storage.get_file("bucket", "team/try/results/jobs/train.jsonl")
+    program = f"""
+import sys
+from pathlib import Path
+from tpulm.core import bucket, ledger
+folder = Path("{place}results/jobs")
+if sys.argv[1] == "first":
+    for number in range(200):
+        ledger.append(folder / f"many/{{number}}.jsonl", {{"event": "note"}})
+    ledger.combine(folder)
+read, asked = bucket.file_system().cat_file, []
+bucket.file_system().cat_file = lambda *words, **more: asked.append(words) or read(*words, **more)
+ledger.synchronize(folder)
+print(len(asked))
+"""
+    for name, requests in (("first", 0), ("second", 1), ("second", 0)):
+        (tmp_path / name).mkdir(exist_ok=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program, name], cwd=tmp_path / name, check=True, timeout=300, stdout=subprocess.PIPE,
+            env=os.environ | address | {"PYTHONPATH": str(ROOT / "scripts")},
+        )  # fmt: skip
+        assert int(done.stdout) == requests
     server.stop()
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs/train.jobs.jsonl").write_bytes(record)
-    (job,) = jobs_of(tmp_path)
+    folder = Path(f"{place}results/jobs")
+    assert (tmp_path / "second" / folder / "train.jsonl").read_bytes() == whole
+    assert len(list((tmp_path / "second" / folder).rglob("*.jsonl"))) == 201
+    (job,) = jobs_of(tmp_path / "second", folder)
     assert [one["exit"] for one in job["attempts"]] == [None, 0] and job["id"] == "train"
     assert list(job["outputs"]) == ["results/model"] and list(job["inputs"]) == ["results/text"]
-    # Where the folder stays, so does the record.
-    (tmp_path / "here").mkdir()
-    attempt(tmp_path / "here", "well", ".snakemake/storage/gcs/bucket/team/try/")
-    (job,) = jobs_of(tmp_path / "here")
-    assert job["log"] == "logs/train.log" and list(job["outputs"]) == ["results/model"]
+    assert job["log"] == "logs/train.log"
+
+
+def test_an_attempt_that_was_killed_is_told_of_and_one_that_cannot_be_recorded_fails(tmp_path):
+    attempt(tmp_path, "killed")
+    again = attempt(tmp_path, "well")
+    assert "its record has no end" in again.stdout and not again.returncode
+    record = tmp_path / "results/jobs/train.jsonl"
+    whole = record.read_text()
+    record.write_text(whole[:-20])  # as a crash leaves it
+    attempt(tmp_path, "well")
+    assert [line["event"] for line in ledger.read(record)] == ["start", "start", "note", "start", "note", "end"]
+    full = attempt(tmp_path, "full")
+    assert full.returncode and "No space left on device" in full.stderr
+
+
+def test_a_changed_file_is_refused_however_large_it_is(tmp_path, monkeypatch):
+    """A sparse file, larger than those that Snakemake compares by content; its date and size stay."""
+    monkeypatch.chdir(tmp_path)
+    model = tmp_path / "results/model"
+    model.parent.mkdir()
+    with open(model, "wb") as file:
+        file.truncate(1_100_000_000)
+    date = model.stat().st_mtime_ns
+    write_record(tmp_path, "logs/train.log", "train", 1.0, 2.0, outputs={"results/model": sha256(model)})
+    ledger.refuse_changed(["results/model"], jobs_of(tmp_path))
+    with open(model, "r+b") as file:
+        file.seek(900_000_000)
+        file.write(b"x")
+    os.utime(model, ns=(date, date))
+    said = r"^results/model is corrupt: .* train .*: snakemake --force results/model --allowed-rules train$"
+    with pytest.raises(UserError, match=said):
+        ledger.refuse_changed(["results/model"], jobs_of(tmp_path))
+    jobs = jobs_of(tmp_path)
+    assert [set(found) for _, found in check(jobs, makers(jobs), Path("results"))] == [{"results/model"}]
+
+
+def test_a_file_that_was_another_when_it_was_read_is_named(tmp_path, monkeypatch):
+    """It was edited and put back: nothing of it is stale, but what was made of it is not what it says."""
+    monkeypatch.chdir(tmp_path)
+    write_record(tmp_path, "logs/a.log", "one", 1.0, 2.0, outputs={"results/a": "1" * 64})
+    write_record(tmp_path, "logs/b.log", "two", 3.0, 4.0, {"results/a": "2" * 64}, {"results/b": "3" * 64})
+    jobs = jobs_of(tmp_path)
+    for path in ("results/a", "results/b"):
+        Path(path).touch()
+    sentences = dict(read_otherwise(jobs, makers(jobs)))
+    assert list(sentences) == ["results/b"] and "of another results/a than one wrote" in sentences["results/b"]
+
+
+def test_the_past_of_0_2_0_is_taken_over(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    start = {"event": "start", "time": 1.0, "rule": "train", "wildcards": {}, "recipe": {"seed": 1}, "threads": 1}
+    start |= {"host": {"python": "3.11.2"}, "inputs": ["scripts/mlm/train.py", "envs/jax.txt", "results/a"]}
+    end = {"event": "end", "time": 2.0, "exit": 0, "outputs": {"results/b": {"bytes": 1, "sha256": "1" * 64}}}
+    for path, text in (
+        ("logs/mlm/x.jobs.jsonl", "".join(json.dumps(line) + "\n" for line in (start, end))),
+        ("results/history/mlm/.x.json", json.dumps([{"hash": "1"}, {"hash": "2"}])),
+        (".snakemake/published/results/publish/hub/models.json", json.dumps({"place": "me/models", "files": {}})),
+    ):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text)
+    Path("results/history/mlm/damaged.json").write_text("")
+    for _ in range(2):
+        take_over("results")
+    (job,) = jobs_of(tmp_path)
+    assert job["id"] == "mlm/x" and job["inputs"] == {"results/a": None} and job["outputs"] == {"results/b": "1" * 64}
+    assert ledger.notes_of(Path("results/jobs/history/mlm/x.jsonl"), "kept_run") == [{"hash": "1"}, {"hash": "2"}]
+    assert last_receipt("logs/publish/hub/models.log")["place"] == "me/models"
 
 
 def test_what_an_interruption_repeats_is_noted(tmp_path, monkeypatch):
-    log = tmp_path / "00000020.log"
-    monkeypatch.setattr(job_record, "current", [job_record.path_of(log)])
+    log = tmp_path / "logs/00000020.log"
+    record = ledger.path_of(log)
+    monkeypatch.setattr(job_record, "current", [record])
     live = LiveMetrics(str(log), 0)
     for step in (5, 10, 15):
         live.write({"step": step, "last_step": 20})
     starts = [{"event": "start", "time": 0.0}, {"event": "start", "time": 1.0}]
-    job_record.path_of(log).write_text(json.dumps(starts[0]) + "\n")
+    ledger.append(record, starts[0])
     kept = live.path.read_text()
     LiveMetrics(str(log), 10)  # the job was done before: another config trains it again
-    assert len(job_record.read(job_record.path_of(log))) == 1
+    assert len(ledger.read(record)) == 1
     live.path.write_text(kept)
-    job_record.append(job_record.path_of(log), starts[1])
+    ledger.append(record, starts[1])
     LiveMetrics(str(log), 10)
-    assert job_record.read(job_record.path_of(log))[2:] == [{"event": "note", "repeated_steps": 5}]
+    assert ledger.read(record)[2:] == [{"event": "note", "repeated_steps": 5}]
 
 
 def test_no_secret_is_in_a_record_however_it_is_spelled(tmp_path, monkeypatch):
     secret = 'pass"wörd\\canary'
     monkeypatch.setenv("HF_TOKEN", secret)
-    path = tmp_path / "a.jobs.jsonl"
+    path = tmp_path / "a.jsonl"
     recipe = {"files": [f"https://{secret}@host/a.txt"], f"by {secret}": ROOT}
-    job_record.append(path, {"event": "start", "time": 1.5, "recipe": recipe})
+    ledger.append(path, {"event": "start", "time": 1.5, "recipe": recipe})
     recipe = {"files": ["https://[secret]@host/a.txt"], "by [secret]": str(ROOT)}
-    assert (
-        job_record.read(path) == [{"event": "start", "time": 1.5, "recipe": recipe}]
-        and "canary" not in path.read_text()
-    )
+    assert ledger.read(path) == [{"event": "start", "time": 1.5, "recipe": recipe}] and "canary" not in path.read_text()
 
 
 def test_the_source_is_told_by_commit_and_difference(tmp_path):
@@ -140,10 +240,10 @@ def test_the_archive_is_published_where_it_is_named():
 
 def test_many_jobs_that_are_alike_are_told_of_once(tmp_path):
     def job(rule, name, inputs, outputs):
-        known = {"id": name, "rule": rule, "params": None, "log": f"logs/{name}.log", "start": None, "seconds": None}
+        known = {"id": name, "rule": rule, "script": rule, "params": None, "log": f"logs/{name}.log"}
         return known | {
-            "inputs": dict.fromkeys(inputs), "outputs": dict.fromkeys(outputs), "attempts": [], "host": {},
-            "accelerators": {},
+            "inputs": dict.fromkeys(inputs), "outputs": dict.fromkeys(outputs), "attempts": [], "accelerators": {},
+            "host": {"processors": 2, "processor": "x", "python": "3.11.2"}, "start": 1.0, "seconds": 1.0,
         }  # fmt: skip
 
     parts = [job("read_part", f"part/{n}", [f"text/{n}"], [f"results/parts/{n}"]) for n in range(5000)]
@@ -165,5 +265,5 @@ def test_many_jobs_that_are_alike_are_told_of_once(tmp_path):
 
 
 def test_a_job_on_jax_records_the_devices_that_it_computes_on(trained):
-    lines = (trained / "logs/finetune/python/00000010.jobs.jsonl").read_text().splitlines()
+    lines = (trained / "results/jobs/finetune/python/00000010.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["accelerators"] == {"cpu": 8}

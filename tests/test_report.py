@@ -103,7 +103,7 @@ def test_every_section_is_drawn_and_accessible(browser, report, width, scheme):
 @needs_browser
 def test_what_the_embedded_run_has_not_is_drawn_as_well(browser, trained, tmp_path):
     """Runs over seeds beside one without an interval, and a plan."""
-    recipe = json.loads((trained / "logs/report.jobs.jsonl").read_text().splitlines()[0])["recipe"]
+    recipe = json.loads((trained / "results/jobs/report.jsonl").read_text().splitlines()[0])["recipe"]
     recipe["runs"].append(recipe["runs"][0] | {"name": "wide", "label": "mlm/wide", "folder": "mlm/wide"})
     columns = [f"{split}_{name}{end}" for split in ("validation", "test") for name in ("loss", "accuracy")
                for end in ("", "_std")]  # fmt: skip
@@ -162,7 +162,7 @@ def watched(trained, tmp_path):
     shutil.copytree(trained / "results", tmp_path / "results")
     shutil.copytree(trained / "logs", tmp_path / "logs")
     shutil.copy2(trained / "config.yaml", tmp_path)
-    shutil.copytree(trained / ".snakemake/metadata", tmp_path / ".snakemake/metadata")
+    (tmp_path / ".snakemake").mkdir()
     worker = subprocess.Popen(["sleep", "600"])
     words = f"{worker.pid} 00:00:00 token {os.uname().nodename}"
     (tmp_path / ".snakemake/workflow.flock").write_text(words)

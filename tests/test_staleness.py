@@ -1109,18 +1109,23 @@ def test_touch_keeps_a_training_whose_code_was_edited_to_no_effect(built):
     assert contents(built / "results") == before
 
 
-def test_the_reason_is_given_in_words(built):
+def test_the_reason_is_given_in_old_and_new_values(built):
     config = read_yaml(built / "config.yaml")
     config["mlm"]["runs"]["tiny"]["steps"] = 30
     config["base"]["small"]["batch_size"] = 32
+    config["corpus"]["seed"] = 77
     write(built, "longer.yaml", config)
     printed = built("-n", "--configfile", "longer.yaml").stdout
-    longer = re.search(r"^note: mlm\.runs\.tiny trains again from step 10: schedule (.*)", printed, re.M)[1]
-    assert "[[10, 0.003], [12, 0.003], [20, 0.0]]" in longer and "[[10, 0.003], [20, 0.003]]" in longer
-    larger = re.search(r"^note: base\.small trains again from step 0: batch_size (.*)", printed, re.M)[1]
-    assert re.findall(r"\d+", larger) == ["4", "32"]
-    (built / "results/mlm/tiny/checkpoints/00000010/weights.safetensors").unlink()
-    assert "note: mlm.runs.tiny trains again from step 0: " in built("-n", "--configfile", "longer.yaml").stdout
+    reasons = dict(re.findall(r"^would run  (\w+ .*?)  reason: (.*)$", printed, re.M))
+    longer = reasons["train_mlm_tensorflow tiny 00000020"]
+    assert "[[10, 0.003], [12, 0.003], [20, 0.0]] and is [[10, 0.003], [20, 0.003]]" in longer
+    assert "batch_size was 4 and is 32" in reasons["train_base small 00000010"]
+    assert reasons["read_part corpus 00000"] == "seed was 0 and is 77"
+    # A version that computes, in the lock of an environment.
+    lock = built / "envs/tensorflow.txt"
+    lock.write_text(re.sub(r"^keras==\S+", "keras==9.9.9", lock.read_text(), flags=re.M))
+    (reason,) = re.findall(r"^would run  train_mlm_tensorflow tiny 00000010  reason: (.*)$", built("-n").stdout, re.M)
+    assert re.fullmatch(r"keras was [\d.]+ and is 9\.9\.9", reason), reason
 
 
 @pytest.mark.parametrize("segments", [500, pytest.param(2000, marks=pytest.mark.long)])

@@ -1,6 +1,5 @@
 """What a user sees while Snakemake runs, and in its list of rules."""
 
-import base64
 import io
 import json
 import logging
@@ -10,9 +9,11 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
+from conftest import write_record
 from snakemake.logging import ColorizingTextHandler, DefaultFilter
 from snakemake_interface_logger_plugins.common import LogEvent
 from tpulm.compat.snakemake import DEFAULT_HANDLER, replace_handler
+from tpulm.core import ledger
 from tpulm.core.job import ERASE, IN_PLACE
 from tpulm.workflow import terminal
 from tpulm.workflow.pace import kind_of
@@ -111,11 +112,8 @@ def test_the_time_that_is_left_is_told_once_it_is_known(tmp_path, monkeypatch):
     """From the jobs of this run, and of earlier ones of the same kind."""
     monkeypatch.chdir(tmp_path)
     tiny = [("train", f"logs/mlm/tiny-128/{step:08d}.log") for step in (750, 1500)]
-    (tmp_path / ".snakemake/metadata").mkdir(parents=True)
     for number, log in enumerate((tiny[0][1], "logs/mlm/tiny-1024/00000750.log")):
-        name = base64.urlsafe_b64encode(str(number).encode()).decode()
-        record = {"rule": "train", "log": [log], "starttime": 1000.0, "endtime": 1600.0 + 9000 * number}
-        (tmp_path / ".snakemake/metadata" / name).write_text(json.dumps(record))
+        write_record(tmp_path, log, "train", 1000.0, 1600.0 + 9000 * number)
     counted = {"event": LogEvent.RUN_INFO, "message": "Job stats: ...", "stats": {"total": 3}}
 
     def told(*chains, **options):
@@ -213,11 +211,16 @@ def test_a_job_that_was_stopped_has_not_failed(tmp_path):
     ],
 )
 def test_a_job_that_was_killed_says_so_and_its_last_words(tmp_path, events, killed):
-    log = tmp_path / "x.log"
+    log = tmp_path / "logs/x.log"
+    log.parent.mkdir()
     log.write_text("step 1\n")
     times = {event: 0 if event == "before" else time.time() for event in events}
-    lines = [{"event": event.replace("before", "start"), "time": times[event]} for event in events]
-    (tmp_path / "x.jobs.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    lines = [
+        {"event": event.replace("before", "start"), "time": times[event]} | ({"exit": 1} if event == "end" else {})
+        for event in events
+    ]
+    for line in lines:
+        ledger.append(ledger.path_of(log), line)
     take, stream, _ = shows()
     start(take, 7, log=[str(log)])
     said = "CalledProcessError in file rules/x.smk:\nCommand 'python x.py' died with <Signals.SIGKILL: 9>."

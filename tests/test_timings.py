@@ -17,7 +17,7 @@ FOUND = {"steps": [3, 4], "operations": [("fusion.3 (jvp(gelu)/mul, again)", 0.5
 def written(folder, found):
     """Return the timings of a segment of four steps with a profile that ended at the last."""
     history = History(0, 4, 10, lambda line: None)
-    history.devices = "1 cpu"
+    history.devices = '{"cpu": 1}'
     history.add([1.0, 1.0], [0.5, 0.5], [2.0, 2.0], [0.1, 0.1])
     history.profiled(None)
     history.add([1.0, 1.0], [0.5, 0.5], [2.0, 2.0], [0.1, 0.1])
@@ -37,10 +37,10 @@ def shown(tmp_path):
         for name in "ab"
     ]
     recipe = {
-        "title": "x", "runs": runs, "texts": [], "prices": {}, "cpu_threads": 1, "cpu_watts": 10.0, "cpu_price": None,
+        "title": "x", "runs": runs, "texts": [], "prices": {}, "cpu_watts": 10.0, "cpu_price": None,
         "rules": {},
     }  # fmt: skip
-    write_json(tmp_path / "jobs.json", account([], recipe, {}))
+    write_json(tmp_path / "jobs.json", account([], recipe, []))
     files = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.rglob("*.*") if path.is_file()}
     found = {section["id"]: section["html"] for section in sections(recipe, Sources(files), ROOT / "report/page")}
     return found["training"]

@@ -103,7 +103,7 @@ def test_the_recipe_of_gemma(trained, fresh, hub):
     results, rows = finished(fresh, config)
     mean = "mean of the last 8 steps"
     assert list(rows) == [
-        f"train loss, {mean}", f"train accuracy, {mean}", "seconds per step, median, on 8 device(s) (cpu)",
+        f"train loss, {mean}", f"train accuracy, {mean}", "seconds per step, median, on 8 x cpu",
     ]  # fmt: skip
     files = hub.repositories["models/me/twin-finetune-imdb"].files()
     assert any(name.endswith("adapter_model.safetensors") for name in files)

@@ -3,7 +3,7 @@
     python tools/watch.py
     python tools/watch.py --configfile recipes/imdb-gemma-7b.yaml --port 8765
 
-Without --configfile, the page is of the config of the snakemake that is running in this folder, else of config.yaml.
+Without --configfile, the page is of config.yaml.
 Prints an address of this machine alone, with a token in it that nobody can guess, and ends with the workflow, or with
 Ctrl-C. It takes no lock, and nothing can be written through it. From another machine: ssh -L PORT:127.0.0.1:PORT HOST.
 """
@@ -30,10 +30,11 @@ try:
     from tpulm.config.report import page_recipe
     from tpulm.core import folder_lock
     from tpulm.core.errors import UserError
+    from tpulm.core.ledger import jobs_of
     from tpulm.core.local_server import Answer, Respond, serve
     from tpulm.report.jobs import account
     from tpulm.report.page import page, sections, vega
-    from tpulm.report.sources import Sources, devices_of
+    from tpulm.report.sources import Sources
     from tpulm.specs.artifacts import experiment_folder, in_experiment
 except ModuleNotFoundError as error:
     sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
@@ -84,7 +85,7 @@ class Look:
         sources.read = {name: said for name, (stat, said) in self.known.items() if stats.get(name) == stat}
         logs = {run["log"] for run in self.recipe["runs"]}
         given = [str(path) for name, path in files.items() if name not in logs]
-        made = account(given, self.recipe, devices_of(self.recipe, sources))
+        made = account(given, self.recipe, jobs_of(Path()))
         self.stats = stats
         sources.read["jobs.json"] = made
         return sources
@@ -145,17 +146,6 @@ def respond(look: Look, ended: threading.Event, told: threading.Event) -> Respon
     return answer
 
 
-def given_config(files: list[Path] | None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the config, completed, and how it was given, as `folder_lock.config_of` does.
-
-    files  of --configfile; without them the config is that of the snakemake that is running here
-    """
-    running = [lock for lock, alive in folder_lock.at_work().items() if alive]
-    given = {"configfiles": files, "config": {}} if files or not running else folder_lock.config_of(running[0])
-    given["configfiles"] = given["configfiles"] or ["config.yaml"]
-    return read_config(list(map(Path, given["configfiles"])), given["config"]), given
-
-
 def stages_of_rules() -> dict[str, str]:
     """Return the stage of each rule, the name of its file, in the order in which the Snakefile includes them."""
     files = re.findall(r'include: "(rules/\w+\.smk)"', (ROOT / "Snakefile").read_text(encoding="utf-8"))
@@ -165,14 +155,12 @@ def stages_of_rules() -> dict[str, str]:
 def main() -> None:
     """Serve the page until the workflow ends."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--configfile", type=Path, nargs="+", help="default: that of the running snakemake, or config.yaml"
-    )
+    parser.add_argument("--configfile", type=Path, nargs="+", default=[Path("config.yaml")], help="as for snakemake")
     parser.add_argument("--results", type=Path, help="where the artifacts are; default: the results of the config")
     parser.add_argument("--port", type=int, default=0, help="on 127.0.0.1; default: a free port")
     asked = parser.parse_args()
     try:
-        config, given = given_config(asked.configfile)
+        config = read_config(asked.configfile, {})
         folder = experiment_folder(config)
         results = asked.results or Path(in_experiment("<results>", folder))
         lock = folder_lock.lock_of(folder)
@@ -185,7 +173,7 @@ def main() -> None:
         sys.exit(f"error: {error}")
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(address, flush=True)
-    print(f"The config: {' '.join(map(str, given['configfiles']))}; the results: {results}/", flush=True)
+    print(f"The config: {' '.join(map(str, asked.configfile))}; the results: {results}/", flush=True)
     working = folder_lock.at_work().get(lock, False)
     if not working:
         why = "No snakemake is running on it" if working is False else "The last snakemake on it ran on another host"

@@ -7,29 +7,19 @@ output          JSON: a list of runs, each with hash (of state.json), stage, nam
                 tpulm.core.scores); the newest last
 params.recipe   stage, name and recipe of the run
 
-Snakemake deletes the output before the job. The runs of before are in a hidden file beside it, in a bucket too:
-see tpulm.core.files.hidden_copy.
+The runs of before are notes in the record of this job, see tpulm.core.ledger: Snakemake deletes the output before it.
 """
 
-import json
-from pathlib import Path
-
-from tpulm.core import bucket
-from tpulm.core.files import hidden_copy, read_json, sha256, write_json
+from tpulm.core import job_record, ledger
+from tpulm.core.files import read_json, sha256, write_json
 from tpulm.core.job import job
-from tpulm.core.job_record import url_of
 
 with job(snakemake.log[0], "history") as say:
-    path = Path(snakemake.output[0])
-    kept = hidden_copy(path)
-    place = url_of(kept) or str(kept)
-    known = json.loads(bucket.opened(place).read()) if bucket.exists(place) else []
     run = {"hash": sha256(snakemake.input.state)} | snakemake.params.recipe
     run["metrics"] = read_json(snakemake.input.metrics)
     run["scores"] = [score for path in sorted(snakemake.input.scores) for score in read_json(path)["scores"]]
-    earlier = [before for before in known if before["hash"] != run["hash"]]
-    for target in (kept, path):
-        write_json(target, [*earlier, run])
-    if bucket.remote(place):
-        bucket.upload(kept, place)
+    noted = ledger.notes_of(ledger.path_of(snakemake.log[0]), "kept_run")
+    earlier = {before["hash"]: before for before in noted if before["hash"] != run["hash"]}
+    job_record.note(kept_run=run)
+    write_json(snakemake.output[0], [*earlier.values(), run])
     say(f"earlier runs: {len(earlier)}")

@@ -13,4 +13,4 @@ with job(snakemake.log[0], f"publish {recipe['name']}") as say:
     from tpulm.release.publishing import checked, last_receipt, publish_to_bucket, write_receipt
 
     found = checked(recipe, snakemake.input.files)
-    write_receipt(output, publish_to_bucket(recipe["folder"], found, last_receipt(output), say))
+    write_receipt(output, publish_to_bucket(recipe["folder"], found, last_receipt(snakemake.log[0]), say))

@@ -17,8 +17,8 @@ with job(snakemake.log[0], f"publish {recipe['name']}") as say:
     from tpulm.release.publishing import checked, last_receipt, publish_to_hub, write_receipt
 
     found, newest = checked(recipe, snakemake.input.files), recipe["newest"]
-    receipt = publish_to_hub(recipe, found, last_receipt(output), say)
-    if newest and not last_receipt(output.removesuffix(f"{recipe['name']}.json") + f"{newest['model']}.json"):
+    receipt = publish_to_hub(recipe, found, last_receipt(snakemake.log[0]), say)
+    if newest and not last_receipt(snakemake.log[0].replace(f"{recipe['name']}.log", f"{newest['model']}.log")):
         files = {path: found[name] for path, name in newest["files"].items()}
         publish_to_hub(recipe | {"branch": newest["branch"]}, files, {}, say)
     write_receipt(output, receipt)

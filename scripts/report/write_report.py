@@ -15,11 +15,12 @@ from pathlib import Path
 
 from tpulm.core.files import write_json, write_text
 from tpulm.core.job import job
+from tpulm.core.job_record import known_jobs
 from tpulm.report.curves import scores_of
 from tpulm.report.jobs import account
 from tpulm.report.page import page
 from tpulm.report.result_section import demo, described
-from tpulm.report.sources import Sources, devices_of, named
+from tpulm.report.sources import Sources, named
 from tpulm.report.verdicts import verdicts
 
 with job(snakemake.log[0], "report") as say:
@@ -28,7 +29,7 @@ with job(snakemake.log[0], "report") as say:
     sources = Sources(named(given, Path(snakemake.output.page).parent))
     # The logs of live metrics are no artifacts; only a machine on which runs were trained has them.
     sources.files |= {run["log"]: Path(run["log"]) for run in recipe["runs"] if Path(run["log"]).is_file()}
-    write_json(snakemake.output.jobs, account(given, recipe, devices_of(recipe, sources)))
+    write_json(snakemake.output.jobs, account(given, recipe, known_jobs()))
     sources.files["jobs.json"] = Path(snakemake.output.jobs)
     runs = described(recipe, sources)
     judged = verdicts(runs, scores_of(runs, sources), sources)

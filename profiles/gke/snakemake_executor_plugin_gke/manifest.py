@@ -1,7 +1,6 @@
 """The Kubernetes Job of a Snakemake job: what GKE needs to know beyond what the Kubernetes executor writes."""
 
 from kubernetes import client
-from tpulm.core.job_record import STORE
 
 from .placement import Placement
 
@@ -35,8 +34,6 @@ def adapted(
     body.spec.ttl_seconds_after_finished = 24 * 3600  # where this Snakemake is killed before it deletes the Job
     pod = body.spec.template.spec
     container = pod.containers[0]
-    # A pod's folder goes with it: the record of a job (tpulm.core.job_record) has to be stored.
-    container.env = [*(container.env or []), client.V1EnvVar(name=STORE, value="true")]
     if minutes:
         pod.active_deadline_seconds = 60 * minutes
     if placement:

@@ -11,7 +11,7 @@ are used; ARCHITECTURE.md lists them. tests/test_compat_snakemake.py names what 
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from snakemake.settings.types import (
 )
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from tpulm.core.job_record import name_here
+from tpulm.core.ledger import name_here
 
 DEFAULT_HANDLER = "DefaultStreamHandler"  # how Snakemake names the handler that writes to the terminal
 # What Snakemake says of itself, whatever there is to do.
@@ -43,6 +43,7 @@ ENDED = "returned non-zero exit status 1."
 ROUTINE = ("Missing output files", "Input files updated by another job", "Rules with")  # reasons of jobs not stale
 MISSING = re.compile(r"No rule to produce (.+?) \(if you use input functions")  # in a MissingRuleException
 PROTECTED = re.compile(r"^Write-protected output files.*?affected files:\s+(\S+)", re.MULTILINE | re.DOTALL)
+UPDATED = "Updated input files: "
 PARAMS = re.compile(r"(Params have changed since last execution): .*?(?=; Software environment|\Z)", re.DOTALL)
 
 
@@ -179,9 +180,20 @@ def reasons(reason: str) -> list[str]:
     return [part for part in parts if not part.startswith(ROUTINE[1])] or parts
 
 
-def stale(reason: str) -> str:
-    """Return what of the reason of a job says that it is stale; nothing of one whose outputs are not there yet."""
-    return "; ".join(part for part in reasons(reason) if not part.startswith(ROUTINE))
+def updated(reason: str) -> list[str]:
+    """Return the input files that the reason of a job calls updated."""
+    listed = next((part for part in reason.split("; ") if part.startswith(UPDATED)), UPDATED)
+    return [name for name in listed.removeprefix(UPDATED).split(", ") if name]
+
+
+def stale(parts: Iterable[str]) -> str:
+    """Return what of `reasons` says that a job is stale; nothing of one whose outputs are not there yet."""
+    return "; ".join(part for part in parts if not part.startswith(ROUTINE))
+
+
+def jobs_by_id(workflow: Any) -> dict[int, Any]:
+    """Return the jobs that are going to run by the ids that messages name."""
+    return {workflow.dag.jobid(job): job for job in workflow.dag.needrun_jobs()}
 
 
 def only_for_the_log(record: logging.LogRecord) -> bool:

@@ -23,7 +23,6 @@ def page_recipe(outline: Outline, rules: Mapping[str, str], prefixed: Callable[[
         "runs": [page_run(run, prefixed) for run in outline.runs.values()],
         "texts": list(outline.texts),
         "prices": dict(config["plan"]["prices"]),
-        "cpu_threads": config["cpu_threads"],
         "cpu_watts": config["report"]["cpu_watts"],
         "cpu_price": config["report"]["cpu_price"],
         "rules": dict(rules),

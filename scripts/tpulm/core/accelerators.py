@@ -152,12 +152,6 @@ def peak_flops(device_kind: str) -> float | None:
     return next((flops for name, flops in GPU_FLOPS.items() if re.search(rf"\b{name}\b", words)), None)
 
 
-def counted(devices: str) -> tuple[int, str]:
-    """Return number and kind of devices from what timings.csv says of them, such as 8 device(s) (TPU v3)."""
-    found = re.fullmatch(r"(\d+) \S+ \((.*)\)", devices)
-    return (int(found[1]), found[2]) if found else (0, "")
-
-
 def tpu_name(versions: Collection[str] | None, requested: str) -> str:
     """Return what JAX calls a TPU of one of these versions, such as TPU v3; TPU v2 or TPU v3 where both are possible.
 
@@ -171,16 +165,14 @@ def tpu_name(versions: Collection[str] | None, requested: str) -> str:
     return " or ".join(names) or "TPU of another version"
 
 
-def mean_watts(devices: str) -> float | None:
-    """Return the power of devices that train, as timings.csv names them; None where it is not published."""
-    number, kind = counted(devices)
+def mean_watts(kind: str, number: int) -> float | None:
+    """Return the power of devices that train, by what JAX calls them; None where it is not published."""
     version = JAX_TPUS.get(kind)
     return TPU_WATTS[version] * number / TPUS[version].devices if version in TPU_WATTS else None
 
 
-def slice_named(devices: str) -> str | None:
-    """Return the name of the slice whose devices these are, as timings.csv names them; None for other devices."""
-    number, kind = counted(devices)
+def slice_named(kind: str, number: int) -> str | None:
+    """Return the name of the slice of so many devices, by what JAX calls them; None for other devices."""
     version = JAX_TPUS.get(kind)
     if version is None:
         return None

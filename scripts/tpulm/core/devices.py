@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 IN_USE: dict[str, int] = {}  # those that this process computes on, by their kind; empty where it has not said
@@ -14,6 +16,16 @@ TPUS: dict[str, tuple[str, ...]] = {
     "0x0027": ("v2", "v3"), "0x0056": (), "0x005e": ("v4",), "0x0062": ("v5p",), "0x0063": ("v5e",),
     "0x006f": ("v6e",), "0x0076": (),
 }  # fmt: skip
+
+
+def in_words(devices: Mapping[str, int] | str) -> str:
+    """Return devices, how many by their kind, such as 8 x TPU v3; also by a cell of timings.csv.
+
+    A cell of 0.2.0 is words already.
+    """
+    if isinstance(devices, str):
+        return in_words(json.loads(devices)) if devices.startswith("{") else devices
+    return ", ".join(f"{number} x {kind}" for kind, number in devices.items())
 
 
 def tpu_here() -> bool:

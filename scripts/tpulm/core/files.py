@@ -79,18 +79,48 @@ def sha256(path: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sha256_of_each(paths: Iterable[str | Path]) -> list[str]:
-    """Return the SHA-256 of each file, in hexadecimal, read side by side: one core hashes slower than disks read."""
+def sha256_of_each(paths: Iterable[str | Path], known: bool = False) -> list[str]:
+    """Return the SHA-256 of each file, in hexadecimal, read side by side: one core hashes slower than disks read.
+
+    known  whether that of a large file is taken from when it was last read, see `known_sha256`
+    """
     with ThreadPoolExecutor() as pool:
-        return list(pool.map(sha256, paths))
+        return list(pool.map(known_sha256 if known else sha256, paths))
+
+
+def files_of(path: str | Path) -> list[Path]:
+    """Return a file, or the files of a folder, sorted, hidden ones aside; none where nothing is there."""
+    path = Path(path)
+    if not path.is_dir():
+        return [path] if path.is_file() else []
+    found = (file for file in sorted(path.rglob("*")) if file.is_file())
+    return [file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts)]
 
 
 def fingerprints(folder: str | Path) -> dict[str, str]:
     """Return the SHA-256 of each file of a folder by its path in there, sorted; hidden ones are Snakemake's."""
-    paths = (path for path in sorted(Path(folder).rglob("*")) if path.is_file() and not path.name.startswith("."))
-    return {path.relative_to(folder).as_posix(): sha256(path) for path in paths}
+    return {path.relative_to(folder).as_posix(): sha256(path) for path in files_of(folder)}
 
 
-def hidden_copy(path: str | Path) -> Path:
-    """Return where a copy of a file is kept that Snakemake does not know, and does not delete before a job."""
-    return Path(path).with_name(f".{Path(path).name}")
+SUMS = Path(".snakemake") / "sums"
+LARGE = 1 << 20  # bytes
+
+
+def known_sha256(path: str | Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal: of a large one from when it was last read, if it is that file.
+
+    Jobs that read parts of a file of gigabytes would take longer to hash all of it than to do their work.
+    """
+    there = os.stat(path)
+    if there.st_size < LARGE:
+        return sha256(path)
+    kept = SUMS / hashlib.sha256(os.path.abspath(path).encode()).hexdigest()
+    version = f"{there.st_size} {there.st_mtime_ns} {there.st_ctime_ns} {there.st_ino} "
+    with contextlib.suppress(OSError):
+        text = kept.read_text()
+        if text.startswith(version):
+            return text.removeprefix(version)
+    digest = sha256(path)
+    with contextlib.suppress(OSError):
+        write_text(kept, version + digest)
+    return digest

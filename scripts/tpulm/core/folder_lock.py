@@ -10,7 +10,6 @@ flock).
 
 import contextlib
 import fcntl
-import json
 import os
 import secrets
 import socket
@@ -44,10 +43,8 @@ def last_start(folder: str) -> int:
         return 0
 
 
-def enter(folder: str, seen: int, config: object) -> None:
+def enter(folder: str, seen: int) -> None:
     """Take a folder, see `lock_of`, for a workflow that planned its jobs when `last_start` returned `seen`.
-
-    config  what tells others of its config, see `config_of`
 
     Raises UserError where another one is at work, or was since then: the plan may repeat what that one did.
     """
@@ -65,7 +62,7 @@ def enter(folder: str, seen: int, config: object) -> None:
     os.ftruncate(descriptor, 0)
     os.environ |= {START: start, LOCKS: os.pathsep.join(held)}
     words = (os.getpid(), time.strftime("%H:%M:%S"), start, socket.gethostname())
-    os.pwrite(descriptor, f"{' '.join(map(str, words))}\n{json.dumps(config, default=str)}\n".encode(), 0)
+    os.pwrite(descriptor, f"{' '.join(map(str, words))}\n".encode(), 0)
     if not taken(descriptor, fcntl.LOCK_SH):  # so that its jobs can share it
         raise UserError(refusal(descriptor, folder))
 
@@ -151,16 +148,6 @@ def at_work() -> dict[Path, bool | None]:
         with open(lock, "rb") as file:
             states[lock] = alive(file.fileno())
     return states
-
-
-def config_of(lock: Path) -> dict:
-    """Return the config of the workflow that entered last: configfiles, as given, and what --config gave, as config.
-
-    A module of another workflow has none, nor has one that entered before this was kept.
-    """
-    with contextlib.suppress(ValueError):
-        return dict(json.loads(lock.read_text(encoding="utf-8").partition("\n")[2]))
-    return {"configfiles": [], "config": {}}
 
 
 def alive(descriptor: int) -> bool | None:

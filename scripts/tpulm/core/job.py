@@ -82,7 +82,7 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
     try:
         if not debugged:
             folder_lock.check_entered()
-        with contextlib.nullcontext() if debugged else recorded(log):
+        with contextlib.nullcontext() if debugged else recorded(log, say):
             yield say
     except UserError as error:
         say(f"error: {error}")

@@ -89,10 +89,9 @@ def on_one_host(recipe: dict, resources: Mapping) -> dict:
     return recipe | {"mesh": [1, -1]} if resources.get("run_hosts", 1) > 1 else recipe
 
 
-def describe_devices(distribution: ModelParallel) -> str:
-    """Return how many devices of which kind a mesh has, such as 8 devices (TPU v3): a CPU must not pass for a TPU."""
-    devices = distribution.device_mesh.backend_mesh.devices.ravel()
-    return f"{len(devices)} device(s) ({devices[0].device_kind})"
+def devices_of(distribution: ModelParallel) -> dict[str, int]:
+    """Return how many devices of each kind a mesh has, on all hosts: a CPU must not pass for a TPU."""
+    return dict(Counter(device.device_kind for device in distribution.device_mesh.backend_mesh.devices.ravel()))
 
 
 def replication_notes(distribution: "Sharded") -> list[str]:

@@ -13,9 +13,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tpulm.core import job_record, ledger
 from tpulm.core.errors import UserError
-from tpulm.core.files import sha256
-from tpulm.core.past_jobs import ancestors, jobs_of, maker_of, makers
+from tpulm.core.ledger import ancestors, maker_of, makers
 from tpulm.core.secrets import find_secret
 from tpulm.release.crate import crate_of
 from tpulm.release.provenance import JOBS
@@ -32,38 +32,20 @@ TIMINGS, REPORT = "timings.csv", "results/report.html"
 OF_THIS_RUN = (f"/{TIMINGS}", REPORT, "results/history/")
 
 
-def files_of(path: str) -> list[str]:
-    """Return a file, or the files of a folder, those aside that are hidden; none where nothing is there."""
-    place = Path(path)
-    if not place.is_dir():
-        return [path] if place.is_file() else []
-    found = (file for file in sorted(place.rglob("*")) if file.is_file())
-    return [str(file) for file in found if not any(part.startswith(".") for part in file.relative_to(place).parts)]
-
-
 def artifacts_of(jobs: Sequence[dict[str, Any]], largest: int) -> dict[str, dict[str, Any]]:
     """Return every artifact of the jobs by path: bytes, sha256, job, compare, included; `bytes` is None if it has gone.
 
     jobs     in an order in which each stands behind those that it follows from
     largest  bytes of a file up to which the archive holds it
-
-    Raises UserError where a file is not the one that its job made.
     """
     kinds = comparisons(jobs)
     found = {}
     for job in jobs:
-        for output, digest in job["outputs"].items():
-            for path in files_of(output) or [output]:
-                size = os.path.getsize(path) if os.path.isfile(path) else None
-                now = sha256(path) if size is not None else digest
-                if path == output and digest and now != digest:
-                    raise UserError(
-                        f"{path} is not the file that {job['rule']} wrote: its SHA-256 has changed; nothing is "
-                        f"archived. To write it again: snakemake --forcerun {path}."
-                    )
-                compare = TIME if any(part in path for part in OF_THIS_RUN) else kinds[job["id"]]
-                included = size is not None and (size <= largest or path.endswith(REPORT))
-                found[path] = {"bytes": size, "sha256": now, "job": job["id"], "compare": compare, "included": included}
+        for path, digest in job["outputs"].items():
+            size = os.path.getsize(path) if os.path.isfile(path) else None
+            compare = TIME if any(part in path for part in OF_THIS_RUN) else kinds[job["id"]]
+            included = size is not None and (size <= largest or path.endswith(REPORT))
+            found[path] = {"bytes": size, "sha256": digest, "job": job["id"], "compare": compare, "included": included}
     return dict(sorted(found.items()))
 
 
@@ -83,20 +65,14 @@ def comparisons(jobs: Sequence[dict[str, Any]]) -> dict[str, str]:
     return found
 
 
-def outside_of(jobs: Iterable[dict[str, Any]], own: Container[str]) -> dict[str, str | None]:
+def outside_of(jobs: list[dict[str, Any]], own: Container[str]) -> dict[str, str | None]:
     """Return what jobs read that no job made, the user's text above all: sha256 by path.
 
     own  paths of the workflow's own source, such as the templates of the report, which are left out
     """
-    jobs = list(jobs)
     made = makers(jobs)
-    found = {
-        path: digest
-        for job in jobs
-        for path, digest in job["inputs"].items()
-        if path not in own and maker_of(path, made) is None
-    }
-    return {path: digest or (sha256(path) if os.path.isfile(path) else None) for path, digest in sorted(found.items())}
+    read = {path: digest for job in jobs for path, digest in job["inputs"].items()}
+    return {path: digest for path, digest in sorted(read.items()) if path not in own and maker_of(path, made) is None}
 
 
 # What of the workflow's folder is its source; other files there, such as texts, are the user's.
@@ -263,16 +239,14 @@ def contents(
 
     Raises UserError where a job is not known, an artifact is not the one that its job made, or a file has a secret.
     """
-    jobs = ancestors(list(targets), jobs_of(Path()))
+    jobs = ancestors(list(targets), job_record.known_jobs())
     if not jobs:
-        raise UserError(
-            "there are no records of the jobs that made the results: neither .snakemake/metadata nor logs/."
-        )
+        raise UserError("results/jobs has no records of the jobs that made the results; nothing is archived.")
+    ledger.refuse_changed(makers(jobs), jobs)
     largest = int(recipe["largest_file_mb"] * 1e6)
     source = source_files(root)
     own = {os.path.relpath(path): f"source/{name}" for name, path in source.items()}
     artifacts, outside = artifacts_of(jobs, largest), outside_of(jobs, own)
-    with_sums(jobs, artifacts)
     version, diff = version_of(root)
     manifest = {"format": 1, "artifacts": artifacts, "outside": outside, "source": version}
     manifest |= {key: recipe[key] for key in ("name", "version", "overrides", "target")}
@@ -289,16 +263,6 @@ def contents(
     files["README.md"] = readme(recipe, manifest, largest, minors_of(jobs)).encode()
     files["ro-crate-metadata.json"] = as_json(crate_of(recipe, jobs, manifest, own, sorted(files)))
     return files, manifest
-
-
-def with_sums(jobs: list[dict[str, Any]], artifacts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Give the jobs the checksums of their outputs, and of those inputs whose checksum was not taken when they ran."""
-    for job in jobs:
-        made = {path: facts["sha256"] for path, facts in artifacts.items() if facts["job"] == job["id"]}
-        job["outputs"] = made
-        for path, digest in job["inputs"].items():
-            if digest is None and path in artifacts:
-                job["inputs"][path] = artifacts[path]["sha256"]
 
 
 def readme(recipe: Mapping[str, Any], manifest: Mapping[str, Any], largest: int, pythons: list[str]) -> str:

@@ -18,8 +18,6 @@ from rocrate.model.data_entity import DataEntity
 from rocrate.model.file import File
 from rocrate.rocrate import ROCrate
 
-from tpulm.release.provenance import script_run
-
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
     "https://w3id.org/ro/wfrun/workflow/0.5": "Workflow Run Crate",
@@ -60,9 +58,9 @@ def crate_of(
     return Crate(recipe, jobs, manifest, own).described(names)
 
 
-def when(seconds: float | None) -> str:
+def when(seconds: float) -> str:
     """Return a time in seconds since 1970 as ISO 8601 has it."""
-    return datetime.fromtimestamp(seconds or 0, UTC).isoformat(timespec="seconds")
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def named_by_hash(path: str, sha256: str) -> str:
@@ -86,8 +84,8 @@ class Crate:
         self.files: dict[str, Any] = {}
         self.crate = ROCrate(gen_preview=False, version="1.1")
         self.crate.metadata.extra_contexts.append(f"{TERMS}/context")
-        ends = [(job["start"] or 0) + (job["seconds"] or 0) for job in jobs]
-        self.began, self.ended = when(min(job["start"] or 0 for job in jobs)), when(max(ends))
+        ends = [job["start"] + job["seconds"] for job in jobs]
+        self.began, self.ended = when(min(job["start"] for job in jobs)), when(max(ends))
         root = self.crate.root_dataset
         root["datePublished"] = self.ended
         root["name"] = f"{recipe['title']}: {recipe['name']} {recipe['version']}"
@@ -131,7 +129,7 @@ class Crate:
 
     def tools(self) -> tuple[dict[str, Any], dict[str, Any], ContextEntity]:
         """Add the workflow, a tool and a step for each rule, and Snakemake; return tools and steps by rule, and it."""
-        scripts = {job["rule"]: "/".join(Path(script_run(job)).parts[-2:]) for job in self.jobs}
+        scripts = {job["rule"]: job["script"] for job in self.jobs}
         version = self.manifest["source"]["commit"] or self.recipe["version"]
         engine = self.context(
             "#snakemake", "SoftwareApplication", name="Snakemake", url="https://snakemake.github.io",
@@ -143,7 +141,7 @@ class Crate:
         )  # fmt: skip
         tools, steps = {}, {}
         for position, (rule, script) in enumerate(scripts.items()):
-            path = f"source/scripts/{script}"
+            path = f"source/{script}"
             facts = {"@type": ["File", "SoftwareSourceCode"], "name": Path(path).stem, "version": version}
             facts |= {"encodingFormat": FORMATS[".py"], "programmingLanguage": "Python", "url": path}
             if path not in self.files:
@@ -160,7 +158,7 @@ class Crate:
 
     def action(self, job: Mapping[str, Any], tool: Any) -> ContextEntity:
         """Add the run of a job; return it."""
-        last = job["attempts"][-1] if job["attempts"] else {"seconds": job["seconds"]}
+        last = job["attempts"][-1]
         used = [
             self.context(
                 f"#{job['id']}/{key}", "PropertyValue", propertyID=f"{TERMS}#{key}", name=name, unitCode=unit,
@@ -174,7 +172,7 @@ class Crate:
             given.append(self.context(f"#{job['id']}/recipe", "PropertyValue", name="recipe", value=value))
         facts: dict[str, Any] = {"name": f"{job['rule']} {job['id']}", "instrument": tool, "object": given}
         facts["result"] = [entity for path in sorted(job["outputs"]) for entity in self.artifact(path)]
-        facts |= {"startTime": when(job["start"]), "endTime": when((job["start"] or 0) + (job["seconds"] or 0))}
+        facts |= {"startTime": when(job["start"]), "endTime": when(job["start"] + job["seconds"])}
         facts |= {"actionStatus": DONE, "resourceUsage": used, "description": told(job)}
         return self.context(f"#{job['id']}", "CreateAction", **facts)
 
@@ -209,10 +207,9 @@ class Crate:
 
 def told(job: Mapping[str, Any]) -> str:
     """Return where and with what a job ran, and its attempts, in words."""
-    host, parts = job["host"], [f"log {job['log']}"]
-    if host:
-        where = f"{host['processors']} x {host['processor']} ({host['machine']}, {host['system']})"
-        parts += [where, f"Python {host['python']}"]
+    host = job["host"]
+    where = f"{host['processors']} x {host['processor']} ({host['machine']}, {host['system']})"
+    parts = [f"log {job['log']}", where, f"Python {host['python']}"]
     parts += [f"{name} {version}" for name, version in sorted(job["software"].items())]
     parts += [f"{count} x {kind}" for kind, count in sorted(job["accelerators"].items())]
     if len(job["attempts"]) > 1:

@@ -8,31 +8,31 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tpulm.core.devices import in_words
 from tpulm.core.errors import UserError
 from tpulm.core.files import sha256
-from tpulm.core.past_jobs import CODE, Job, jobs_of, maker_of, makers, replaced_since
+from tpulm.core.ledger import COPIES, FOLDER, Job, folder_of, jobs_of, maker_of, makers, replaced_since
 
 WIDTH = 110  # characters of params that are shown
 ALIKE, FILES = 3, 8  # jobs of one rule, and files of one job, that a job's inputs are shown of
 JOBS = "jobs.json"  # in an archive
 
 
-def script_run(job: Mapping[str, Any]) -> str:
-    """Return the script of a job: the one among its code, since a module's rules have names that its user gives."""
-    scripts = [path for path in job.get("code", ()) if Path(path).parts[-3:-2] == (CODE[0],) and "tpulm" not in path]
-    return scripts[0] if len(scripts) == 1 else next(map(str, Path().glob(f"scripts/*/{job['rule']}.py")), "")
+def known_jobs(place: Path, file: str) -> list[Job]:
+    """Return the jobs of an archive (the file, or the folder that it was unpacked to), or of a file's ledger.
 
-
-def known_jobs(place: Path) -> list[dict[str, Any]]:
-    """Return the jobs of an archive (the file, or the folder that it was unpacked to) or of a working folder."""
-    if place.is_file():
-        if not zipfile.is_zipfile(place):
-            raise UserError(f"{place} is not an archive; allowed: a folder, or an archive of `snakemake archive`.")
-        with zipfile.ZipFile(place) as archive:
-            return list(json.loads(archive.read(JOBS)))
-    if (place / JOBS).is_file():
-        return list(json.loads((place / JOBS).read_text(encoding="utf-8")))
-    return jobs_of(place)
+    Raises UserError for what is no archive, or one of an earlier version.
+    """
+    if place.is_file() and not zipfile.is_zipfile(place):
+        raise UserError(f"{place} is not an archive; allowed: a folder, or an archive of `snakemake archive`.")
+    kept = zipfile.Path(place, JOBS) if place.is_file() else place / JOBS
+    if not kept.is_file():
+        copies = [path.relative_to(place) for path in place.glob(f"{COPIES}**/{FOLDER}")]
+        return [job for folder in (folder_of(file), *copies) for job in jobs_of(place, folder)]
+    jobs = list(json.loads(kept.read_text(encoding="utf-8")))
+    if any("script" not in job for job in jobs):
+        raise UserError(f"{place} is of an earlier version; unpack it and use source/tools/provenance.py in it.")
+    return jobs
 
 
 def provenance(file: str, place: Path, everything: bool = False) -> Iterator[str]:
@@ -40,12 +40,12 @@ def provenance(file: str, place: Path, everything: bool = False) -> Iterator[str
 
     everything  whether to tell of every job, also of many that are alike
     """
-    made = makers(known_jobs(place))
+    made = makers(known_jobs(place, file))
     job = maker_of(file, made)
     if job is None:
         near = sorted(path for path in made if Path(path).name == Path(file).name)[:3]
         more = f"; did you mean {', '.join(near)}?" if near else "; allowed: a file that the workflow wrote."
-        raise UserError(f"no known job in {place} made {file}{more}")
+        raise UserError(f"no record in {place} says what made {file}{more}")
     shown: set[str] = set()
     # What is still to be said, the next thing last: a line, or a job with its indent and how many like it led here. A
     # chain of checkpoints can be longer than Python's stack.
@@ -72,7 +72,7 @@ def lines_of(
         yield f"{indent}  as above: {job['rule']} {job['id']}"
         return
     shown.add(job["id"])
-    yield f"{indent}  by {job['rule']}  ({script_run(job)}, log {job['log']})"
+    yield f"{indent}  by {job['rule']}  ({job['script']}, log {job['log']})"
     yield f"{indent}  {when(job)}"
     if job["params"]:
         text = json.dumps(job["params"], ensure_ascii=False, sort_keys=True, default=str)
@@ -85,7 +85,7 @@ def lines_of(
         yield f"{indent}  |- … and {len(outside) - few:,} more from outside the workflow"
     few = len(replaced) if everything else ALIKE
     for path, later in replaced[:few]:
-        moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(later["start"] or 0))
+        moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(later["start"]))
         by = f"{later['rule']} {later['id']}, {moment}"
         yield f"{indent}  |- {path}{digest(job['inputs'][path])}  replaced since by {by}"
     if len(replaced) > few:
@@ -155,16 +155,13 @@ def digest(sha256: str | None) -> str:
 
 def when(job: Mapping[str, Any]) -> str:
     """Return when and where a job ran, in words."""
-    parts = []
-    if job["start"]:
-        parts.append(time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(job["start"])))
-        parts.append(f"{job['seconds'] or 0:.1f} s")
+    moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(job["start"]))
+    parts = [moment, f"{job['seconds']:.1f} s"]
     if len(job["attempts"]) > 1:
         parts.append(f"attempt {len(job['attempts'])}")
     repeated = sum(attempt.get("repeated_steps", 0) for attempt in job["attempts"])
     parts += [f"{repeated} steps repeated"] if repeated else []
     host = job["host"]
-    if host:
-        parts.append(f"{host['processors']} x {host['processor']}, Python {host['python']}")
-    parts += [f"{count} x {kind}" for kind, count in job["accelerators"].items()]
-    return ", ".join(parts) or "time and place are not known"
+    parts.append(f"{host['processors']} x {host['processor']}, Python {host['python']}")
+    parts += [in_words(job["accelerators"])] if job["accelerators"] else []
+    return ", ".join(parts)

@@ -16,11 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpulm.core import bucket
+from tpulm.core import bucket, job_record, ledger
 from tpulm.core.errors import UserError
-from tpulm.core.files import read_json, sha256, write_json
-from tpulm.core.job_record import name_here
-from tpulm.core.past_jobs import refuse_changed
+from tpulm.core.files import files_of, sha256, write_json
 from tpulm.specs.artifacts import CARD, MANIFEST
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ def checked(recipe: Mapping, inputs: Sequence[str]) -> dict[str, Path]:
 
     recipe  names
     """
-    refuse_changed(inputs)
+    ledger.refuse_changed(inputs, job_record.known_jobs())
     return contents(recipe["names"], inputs)
 
 
@@ -46,27 +44,19 @@ def contents(names: Iterable[str], inputs: Iterable[str]) -> dict[str, Path]:
     """
     found = {}
     for name, path in zip(names, map(Path, inputs), strict=True):
-        for file in path.rglob("*") if path.is_dir() else [path]:
-            inside = file.relative_to(path)
-            if file.is_file() and not any(part.startswith(".") for part in inside.parts):
-                found[(Path(name) / inside).as_posix()] = file
+        for file in files_of(path):
+            found[(Path(name) / file.relative_to(path)).as_posix()] = file
     return {name: found[name] for name in sorted(found, key=lambda name: (name in LAST, name))}
 
 
-SENT = Path(".snakemake") / "published"  # copies of receipts: Snakemake deletes a receipt before its job runs
-
-
-def last_receipt(path: str) -> dict:
-    """Return the receipt of the last publication from this folder; an empty one where there is none."""
-    kept = SENT / name_here(path)
-    return dict(read_json(kept)) if kept.is_file() else {}
+def last_receipt(log: str) -> dict:
+    """Return the receipt of the last publication by the job with this log; an empty one where there is none."""
+    return dict(([{}] + ledger.notes_of(ledger.path_of(log), "receipt"))[-1])
 
 
 def write_receipt(path: str, receipt: Mapping) -> None:
-    """Write a receipt, and keep it for the next publication."""
-    kept = SENT / name_here(path)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    write_json(kept, receipt)
+    """Write a receipt, and note it for the next publication: Snakemake deletes the file before its job runs."""
+    job_record.note(receipt=receipt)
     write_json(path, receipt)
 
 

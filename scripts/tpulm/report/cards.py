@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from tpulm.core.devices import in_words
 from tpulm.core.files import read_json
 from tpulm.report.sources import source_of
 from tpulm.training.checkpoint import trained_for
@@ -308,7 +309,7 @@ def versions(timings: Iterable[Mapping]) -> str:
 def hardware(timings: Iterable[Mapping]) -> str:
     """Return on what a model was trained, and how fast: medians of the lines of progress."""
     rows = list(timings)
-    devices = list(dict.fromkeys(row["devices"] for row in rows if row.get("devices")))
+    devices = list(dict.fromkeys(in_words(row["devices"]) for row in rows))
     if not rows:
         return ""
     seconds, speed = (median(float(row[key]) for row in rows) for key in ("seconds_per_step", "tokens_per_second"))

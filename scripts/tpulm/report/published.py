@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
+from tpulm.core.devices import in_words
 from tpulm.report.tables import aligned, held_out
 from tpulm.specs.artifacts import PUBLISHED_FIGURES
 
@@ -35,7 +36,7 @@ def beside_published(published: Mapping[str, Any], metrics: dict, history: Mappi
         if key not in published:
             continue
         said = name + (f", mean of the last {last:,} steps" if key.startswith("train") else "")
-        said += f", on {timings['devices'][-1]}" if key == "seconds_per_step" else ""
+        said += f", on {in_words(timings['devices'][-1])}" if key == "seconds_per_step" else ""
         given, reason = published[key], published.get("differs", {}).get(key)
         words = f"not the same: {reason}" if reason else verdict(given, found[key], higher)
         rows.append({"figure": said, "published": given, "reached": found[key], "verdict": words})

@@ -11,6 +11,7 @@ from jinja2 import Undefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
+from tpulm.core.devices import in_words
 from tpulm.core.files import read_json
 
 # The columns that hold names of runs and devices, and what a profile found.
@@ -151,10 +152,8 @@ def named(paths: Iterable[str | Path], results: str | Path) -> dict[str, Path]:
 
 def devices_of(recipe: Mapping[str, Any], sources: Sources) -> dict[str, str]:
     """Return on what each run of a page's recipe was trained last, by the folder of its logs; empty where not known."""
-    return {
-        run["label"]: str(sources.columns(f"{run['folder']}/timings.csv").get("devices", [""])[-1])
-        for run in recipe["runs"]
-    }
+    timings = {run["label"]: sources.columns(f"{run['folder']}/timings.csv") for run in recipe["runs"]}
+    return {label: in_words(str(columns.get("devices", [""])[-1])) for label, columns in timings.items()}
 
 
 REASONS = {

@@ -62,7 +62,7 @@ CHECKPOINT_FILES = {
 CHECKPOINT_ARRAYS = tuple(part for part, file in CHECKPOINT_FILES.items() if file.endswith(".safetensors"))
 ARRAY_FILES = {CHECKPOINT_FILES[part] for part in CHECKPOINT_ARRAYS}
 # Folders below results/ of what is kept though the config may name it no more.
-KEPT_FOLDERS = ("archive", "history")
+KEPT_FOLDERS = ("archive", "history", "jobs")
 # The mark, in a checkpoint's folder, that keep_checkpoints has deleted its arrays.
 PRUNED = "pruned.json"
 # What a segment writes of its steps, beside its checkpoint.

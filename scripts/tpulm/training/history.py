@@ -3,7 +3,7 @@
 history.csv   step, loss (nats per predicted token), accuracy (share of its predictions that are correct, ties
               included), learning_rate, gradient_norm (of all variables, before any clipping); held_out_loss at some
               steps, where evaluate_every asks for it
-timings.csv   step, seconds_per_step, tokens_per_second, devices (how many of which kind), software (names and versions
+timings.csv   step, seconds_per_step, tokens_per_second, devices (JSON: how many, by kind), software (names and versions
               of what the process has imported), profile (where a profile ended: JSON, see `History.profiled`)
 
 `Phases` tells what of the time of a segment is training, and what is the gap between two segments.
@@ -15,14 +15,14 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_text
 from tpulm.core.job import shown_in_place
-from tpulm.core.job_record import software
+from tpulm.core.job_record import note, software
 from tpulm.core.live_metrics import LiveMetrics, line
 
 # Columns with a number in every row of history.csv and of timings.csv.
@@ -44,19 +44,23 @@ class History:
         tokens_per_step: int,
         say: Callable[[str], None],
         seconds_at_peak: float | None = None,
+        devices: Mapping[str, int] | None = None,
     ):
         """Record steps `first` + 1 to `last`, a segment; `say` takes the progress lines.
 
         seconds_at_peak  what a step would take if the devices did nothing but its FLOPs, at their peak, for the MFU
+        devices          that train, on all hosts: how many, by kind
         """
         self.step, self.last = first, last
         self.tokens_per_step, self.say = tokens_per_step, say
         self.seconds_at_peak = seconds_at_peak
-        self.devices = ""  # how many of which kind the trainer has
+        self.devices = json.dumps(dict(devices or {}))
+        if devices:
+            note(devices=dict(devices))
         self.live: LiveMetrics | None = None  # takes the records that the lines are made of
         self.compiling = True
         self.rows: list[str] = []
-        self.timings: list[str] = []
+        self.timings: list[list] = []
         self.held_out: dict[int, float] = {}
         self.profiles: dict[int, dict] = {}  # by the step of a row of the timings
         self.mark = time.perf_counter()
@@ -100,7 +104,7 @@ class History:
         seconds /= len(losses)
         speed = self.tokens_per_step / max(seconds, 1e-9)
         versions = "; ".join(f"{name} {version}" for name, version in software().items())
-        self.timings.append(f"{self.step},{seconds:.6f},{speed:.1f},{self.devices},{versions}\n")
+        self.timings.append([self.step, f"{seconds:.6f}", f"{speed:.1f}", self.devices, versions])
         self.report(
             {
                 "step": self.step,
@@ -155,8 +159,8 @@ class History:
         table = io.StringIO()
         writer = csv.writer(table, lineterminator="\n")
         writer.writerow([*TIMINGS, "devices", "software", "profile"])
-        for row in csv.reader(self.timings):
-            found = self.profiles.get(int(row[0]))
+        for row in self.timings:
+            found = self.profiles.get(row[0])
             writer.writerow([*row, json.dumps(found) if found else ""])
         write_text(timings, table.getvalue())
 

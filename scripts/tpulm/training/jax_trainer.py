@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
+from tpulm.core.devices import in_words
 from tpulm.core.live_metrics import LiveMetrics
 from tpulm.core.processes import StopRequest
 from tpulm.models.causal import assign, count
 from tpulm.models.flops import seconds_at_peak
-from tpulm.models.sharding import Sharded, describe_devices, replication_notes, shardings
+from tpulm.models.sharding import Sharded, devices_of, replication_notes, shardings
 from tpulm.specs.schedule import learning_rates
 from tpulm.training import checkpoint, sharded_arrays
 from tpulm.training.callbacks import SingleProcess, StepCallbacks
@@ -167,16 +168,16 @@ def train_segment(
     say, every = segment.say, recipe.get("evaluate_every")
     first, last, is_main_process = recipe["first"], recipe["last"], jax.process_index() == 0
     trainer = Trainer(run)
+    devices = devices_of(run.distribution)
     trained, total = count(run.model.trainable_variables), count(run.model.variables)
     parameters = f"{total:,}" if trained == total else f"{trained:,} of {total:,}"
-    say(f"steps {first + 1} to {last}, {parameters} parameters, {describe_devices(run.distribution)}")
+    say(f"steps {first + 1} to {last}, {parameters} parameters, {in_words(devices)}")
     if run.step.responses:
         say("the loss covers tokens of responses only")
     say(f"attention: {run.attention}")
     for sentence in replication_notes(run.distribution):
         say(sentence)
-    history = History(first, last, run.step.tokens_per_step, say, seconds_at_peak(run))
-    history.devices = describe_devices(run.distribution)
+    history = History(first, last, run.step.tokens_per_step, say, seconds_at_peak(run), devices)
     rates = learning_rates(recipe["schedule"], first, last)
 
     def measure(watch: Callable) -> dict[str, float]:

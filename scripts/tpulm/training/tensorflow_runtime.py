@@ -87,11 +87,6 @@ def device_name(requested: str) -> str:
     return details.get("device_name", "GPU")
 
 
-def describe_devices() -> str:
-    """Return how many replicas train on devices of which kind, such as 8 replica(s) (TPU v3)."""
-    return ", ".join(f"{number} replica(s) ({kind})" for kind, number in IN_USE.items())
-
-
 def graph(function: Callable, xla: bool = True) -> Callable:
     """Return a function as a TensorFlow graph, compiled by XLA where `xla` is true and there is a GPU.
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from tpulm.compat.tf_keras import dropout_generators
 from tpulm.core.arrays import load_arrays
+from tpulm.core.devices import IN_USE, in_words
 from tpulm.core.errors import UserError
 from tpulm.core.live_metrics import LiveMetrics
 from tpulm.records.masked_batches import documents_apart, evaluation_batches, training_batch
@@ -25,7 +26,7 @@ from tpulm.training.tensorflow_model import (
     predictions,
     right_sum,
 )
-from tpulm.training.tensorflow_runtime import alone, describe_devices, graph, tf, tf_keras, transformers
+from tpulm.training.tensorflow_runtime import alone, graph, tf, tf_keras, transformers
 
 
 def evaluate(
@@ -262,9 +263,8 @@ def train_segment(trainer: Trainer, records: tuple[Records, Records], segment: S
     (train, validation), recipe, outputs, previous = records, segment.recipe, segment.outputs, segment.previous
     say, every = segment.say, recipe.get("evaluate_every")
     first, last, batch_size = recipe["first"], recipe["last"], recipe["batch_size"]
-    say(f"steps {first + 1} to {last}, {trainer.model.num_parameters():,} parameters, {describe_devices()}")
-    history = History(first, last, batch_size * train.sequence_length, say)
-    history.devices = describe_devices()
+    say(f"steps {first + 1} to {last}, {trainer.model.num_parameters():,} parameters, {in_words(IN_USE)}")
+    history = History(first, last, batch_size * train.sequence_length, say, devices=IN_USE)
     rates, load = learning_rates(recipe["schedule"], first, last), partial(training_batch, train, recipe)
     measure = evaluator(trainer.model, validation, trainer.strategy)
     with StepCallbacks(trainer, measure, history, segment.snapshots, say, every) as callbacks:

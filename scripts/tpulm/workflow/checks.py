@@ -1,4 +1,4 @@
-"""Checks before the first job: shards that are gone, what the profile refuses, and what will be made again.
+"""Checks before the first job: shards that are gone, and what the profile refuses.
 
 What reads records depends on their manifest only, so Snakemake does not miss a shard that is gone. It writes it again
 where it is asked for the shards themselves: by the target `tfrecords`.
@@ -14,16 +14,14 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-from tpulm.config.outline import Run
 from tpulm.config.record_sets import RecordSet
-from tpulm.core import bucket, job_record
+from tpulm.core import bucket, ledger
 from tpulm.core.accelerators import job_name
 from tpulm.core.errors import UserError
-from tpulm.specs.artifacts import CHECKPOINT_FILES
 
 
 def missing(folder: str, files: Iterable[str]) -> list[str]:
@@ -86,8 +84,8 @@ def check_folders(before: Callable[[Any], Iterable], jobs: list) -> None:
     makers = {maker: None for job in jobs for maker in before(job) if maker not in running and maker.log}
     for maker in makers:
         folders = [str(output) for output in maker.output if os.path.isdir(output)]
-        ends = [line for line in job_record.read(job_record.path_of(maker.log[0])) if line.get("exit") == 0]
-        files = ends[-1].get("outputs", {}) if folders and ends else {}
+        record = ledger.last_success(ledger.path_of(maker.log[0])) if folders else None
+        files = record["outputs"] if record else {}
         for folder in folders:
             gone = next((file for file in files if file.startswith(f"{folder}/") and not os.path.exists(file)), None)
             if gone:
@@ -133,63 +131,3 @@ def preflight(asked: list[dict], executor: object, folder: str) -> None:
             last = (done.stderr.strip().splitlines() or ["no output"])[-1]
             sentence = last.removeprefix("error: ")
             raise UserError(sentence if sentence != last else f"`{line}` ended with {done.returncode}: {last}")
-
-
-ALL_STEPS = "linear and cosine depend on all steps; with constant and wsd, more steps do not change earlier ones"
-
-
-def why_retrained(run: Run, folder: str) -> str | None:
-    """Return why a run trains again though it has checkpoints, as one sentence; None where it need not.
-
-    folder  of the run: a path or a URL
-    """
-    segments = [run.segment(last) for last in run.segment_ends]
-    for recipe, before in zip(segments, made_with(folder, segments)):  # noqa: B905 (it may end early)
-        changes = differences(before, recipe)
-        if changes:
-            step = last_kept_step(folder, segments, recipe["first"])
-            return f"{run.key} trains again from step {step}: {explain(changes, run.recipe['schedule']['shape'])}."
-    return None
-
-
-def made_with(folder: str, segments: list[dict]) -> Iterator[dict]:
-    """Yield the recipe with which each checkpoint of a run was made, up to the first that is not there, or damaged."""
-    for content in bucket.contents(
-        [f"{folder}/checkpoints/{recipe['last']:08d}/{CHECKPOINT_FILES['state']}" for recipe in segments]
-    ):
-        try:
-            yield json.loads(content)["recipe"]
-        except (ValueError, LookupError, TypeError):
-            return  # whoever needs it will say so
-
-
-def last_kept_step(folder: str, segments: list[dict], first: int) -> int:
-    """Return the last step up to `first` whose checkpoint still has its weights, 0 for none."""
-    steps = [recipe["first"] for recipe in segments if recipe["first"] <= first]
-    kept = [step for step in steps if bucket.exists(f"{folder}/checkpoints/{step:08d}/{CHECKPOINT_FILES['weights']}")]
-    return max(kept, default=0)
-
-
-def differences(before: dict, now: dict, prefix: str = "") -> dict[str, tuple]:
-    """Return what two recipes have in different values, by dotted key: (before, now)."""
-    found: dict[str, tuple] = {}
-    for key in sorted(set(before) | set(now)):
-        old, new = before.get(key), now.get(key)
-        if isinstance(old, dict) and isinstance(new, dict) and key != "schedule":
-            found |= differences(old, new, f"{prefix}{key}.")
-        elif old != new:
-            found[f"{prefix}{key}"] = (old, new)
-    return found
-
-
-def explain(changes: dict[str, tuple], shape: str) -> str:
-    """Return changes in words."""
-    text = ", ".join(f"{key} was {shown(old)} and is {shown(new)}" for key, (old, new) in changes.items())
-    return f"{text} ({ALL_STEPS})" if set(changes) == {"schedule"} and shape in ("linear", "cosine") else text
-
-
-def shown(value: object) -> str:
-    """Return a value of a recipe as a user reads it."""
-    if value is None:
-        return "none"
-    return str(value.get("knots", value)) if isinstance(value, dict) else str(value)

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from tpulm.core.past_jobs import METADATA, metadata
+from tpulm.core.ledger import jobs_of, name_here
 
 Kind = tuple[str, str]
 # In paths of logs: the step of a checkpoint, a part of a text, a shard of so many.
@@ -23,7 +23,7 @@ PATIENCE = 1.0  # seconds: the times of many thousand files take longer, and are
 
 def kind_of(rule: str, logs: Iterable) -> Kind:
     """Return the kind of a job, by its rule and its first log."""
-    return rule, NUMBERS.sub("", str(next(iter(logs), "")))
+    return rule, NUMBERS.sub("", name_here(str(next(iter(logs), ""))))
 
 
 class Job(NamedTuple):
@@ -40,25 +40,25 @@ class Pace:
 
     jobs    those that are going to run, each behind those that must end before it; none: then nothing is told
     cores   that they share
-    folder  the working folder, which has the times of earlier runs. They are read beside what runs
+    folders with the records of earlier runs, which are read beside what runs
     """
 
-    def __init__(self, jobs: Sequence[Job], cores: int, folder: Path):
+    def __init__(self, jobs: Sequence[Job], cores: int, folders: Iterable[Path] = ()):
         self.jobs, self.cores, self.ended = jobs, cores, set[int]()
         self.taken: dict[Kind, list[float]] = {}
         self.earlier: dict[Kind, list[float]] = {job.kind: [] for job in jobs}
         self.told, self.told_at = "", 0.0
         if jobs:
-            reading = threading.Thread(target=self.read, args=[folder / METADATA], daemon=True)
+            reading = threading.Thread(target=self.read, args=[folders], daemon=True)
             reading.start()
             reading.join(PATIENCE)
 
-    def read(self, folder: Path) -> None:
+    def read(self, folders: Iterable[Path]) -> None:
         """Read how long the jobs of earlier runs have taken."""
-        for _, record in metadata(folder):
-            kind = kind_of(record["rule"], record.get("log") or [])
-            if kind in self.earlier:
-                self.earlier[kind].append(record["endtime"] - record["starttime"])
+        for job in (job for folder in folders for job in jobs_of(Path(), folder)):
+            kind = kind_of(job["rule"], [job["log"]])
+            if kind in self.earlier and job["seconds"]:
+                self.earlier[kind].append(job["seconds"])
 
     def end(self, number: int, kind: Kind, seconds: float) -> None:
         """Note that a job has ended, and how long it has taken."""

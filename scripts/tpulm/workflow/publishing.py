@@ -24,8 +24,8 @@ def only_here(place: str, main: bool) -> list[str]:
         )
     if place:
         raise UserError(
-            f"results are in {place}, and only a local folder can be archived; copy it here first, with .snakemake "
-            "and logs: gcloud storage cp -r."
+            f"results are in {place}, and only a local folder can be archived; copy them here first: "
+            "gcloud storage cp -r."
         )
     return []
 

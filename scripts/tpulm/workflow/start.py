@@ -1,7 +1,6 @@
 """Additional checks at the start of Snakemake: while it reads the Snakefile, and before the first job."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -13,14 +12,13 @@ from typing import Any, TypeVar
 from tpulm.compat.snakemake import executor_settings, jobs_before, pending_jobs, rule_name, until
 from tpulm.config.evaluations import Evaluations
 from tpulm.config.model_sizes import checkpoint_bytes
-from tpulm.core import bucket, folder_lock
+from tpulm.core import bucket, folder_lock, ledger
 from tpulm.core.accelerators import ANY_DEVICES, is_tpu
 from tpulm.core.devices import gpu_here, tpu_here
 from tpulm.core.errors import UserError
-from tpulm.core.files import hidden_copy
-from tpulm.workflow import disk, tracking
+from tpulm.workflow import disk, tracking, upgrade
 from tpulm.workflow.budget import check_budget, pending, plan_recipe
-from tpulm.workflow.checks import check_folders, check_shards, preflight, requests, why_retrained
+from tpulm.workflow.checks import check_folders, check_shards, preflight, requests
 from tpulm.workflow.paths import Paths
 from tpulm.workflow.trackers import absent, check_installed
 
@@ -83,24 +81,15 @@ def check_until(before: Callable[[Any], Iterable], jobs: Collection, rules: Coll
             )
 
 
-def keep_history(folder: Path) -> None:
-    """Copy the history of runs to where `rule keep_run` looks for it, where only the history is there."""
-    for path in folder.rglob("[!.]*.json"):
-        if not hidden_copy(path).exists():
-            shutil.copyfile(path, hidden_copy(path))
-
-
 class Start:
     """The checks of a workflow, or of a module in another one."""
 
-    def __init__(self, workflow: Any, evaluations: Evaluations, place: Paths, given: Mapping):
+    def __init__(self, workflow: Any, evaluations: Evaluations, place: Paths):
         """Look at the working folder, while Snakemake reads the Snakefile.
-
-        given  the config as it was given: configfiles; config, the keys of --config
 
         Raises UserError in a job whose workflow is gone.
         """
-        self.workflow, self.evaluations, self.place, self.given = workflow, evaluations, place, given
+        self.workflow, self.evaluations, self.place = workflow, evaluations, place
         self.outline = evaluations.outline
         self.config, self.runs = self.outline.config, list(self.outline.runs.values())
         self.tfrecords = rule_name(workflow, "tfrecords")  # the target, also of a module
@@ -114,13 +103,8 @@ class Start:
             folder_lock.check_start(self.place.folder)
 
     def notes(self) -> list[str]:
-        """Return what to tell before jobs start.
-
-        Which runs train again and why, and whether results/ is writable.
-        """
-        results = self.place.located("<results>")
-        found = [why_retrained(run, self.place.located(run.folder)) for run in self.runs]
-        return [text for text in (*found, *folder_lock.unwritable(results)) if text]
+        """Return what to tell before jobs start: that results/ cannot be written."""
+        return folder_lock.unwritable(self.place.located("<results>"))
 
     def before_jobs(self) -> None:
         """Take the folder, and refuse what cannot or must not run.
@@ -136,8 +120,8 @@ class Start:
             bucket.claim(self.place.located(".belongs-to"), folder_lock.identity())
         else:
             folder_lock.check_writable(results)
-        folder_lock.enter(self.place.folder, self.seen, self.given)
-        keep_history(Path(results, "history"))
+        folder_lock.enter(self.place.folder, self.seen)
+        upgrade.take_over(results)
         if workflow.touch:
             return
         jobs = pending_jobs(workflow)
@@ -170,9 +154,11 @@ class Start:
         self.follower = tracking.start(given, self.place)
 
     def after_jobs(self) -> None:
-        """Let the trackers have the rest."""
+        """Let the trackers have the rest, and this folder the records of jobs that ran elsewhere."""
         if self.follower:
             tracking.end(self.follower)
+        if bucket.remote(records := self.place.located("<results>/jobs")):
+            or_exit(ledger.combine, Path(ledger.COPIES, records.removeprefix(bucket.SCHEME)))
 
     def to_train(self, jobs: list) -> list[dict]:
         """Return the runs and chains of tasks with segments among the jobs that are to run, see `pending`."""

@@ -22,10 +22,11 @@ from typing import Any, cast
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from tpulm.compat import snakemake as inside
-from tpulm.core import job_record, live_metrics
+from tpulm.core import ledger, live_metrics
 from tpulm.core.job import ERASE, IN_PLACE, MEMORY
 from tpulm.core.processes import STOPPED
 from tpulm.workflow.pace import Job, Pace, kind_of
+from tpulm.workflow.reasons import reasons_of
 
 REFRESH = 0.5  # seconds
 SILENCE = 30  # seconds without a line
@@ -46,10 +47,11 @@ class Terminal(logging.Handler):
         self.workflow, self.plain, self.dryrun = workflow, plain, settings.dryrun
         self.filters = plain.filters
         self.running: dict[int, tuple[str, list[str], float]] = {}  # label, logs and start of each job
+        self.jobs: dict[int, Any] = {}  # of Snakemake, by their ids
         self.failures: dict[str, str] = {}  # what each job that has failed said, by its label
         self.buried = False  # whether another job was told of since
         self.total = self.left = 0
-        self.pace = Pace([], 1, Path())
+        self.pace = Pace([], 1)
         self.in_place = plain.can_color_tty() and not (settings.dryrun or settings.quiet or "CI" in os.environ)
         self.closed, self.written = threading.Event(), time.time()
         self.telling = threading.Thread(target=self.tell, daemon=True)
@@ -82,9 +84,10 @@ class Terminal(logging.Handler):
         if self.dryrun:
             return record.getMessage() if before else ""
         if self.workflow.local_exec and not self.workflow.touch:  # elsewhere, jobs wait in a queue
-            jobs = inside.ordered_jobs(self.workflow)
+            jobs = list(inside.ordered_jobs(self.workflow))
             timed = [Job(number, kind_of(job.rule.name, job.log), job.threads, before) for number, job, before in jobs]
-            self.pace = Pace(timed, self.workflow.cores or 1, Path())
+            folders = {ledger.folder_of(log) for _, job, _ in jobs for log in job.log}
+            self.pace = Pace(timed, self.workflow.cores or 1, folders)
         if self.in_place or not self.workflow.local_exec:
             self.telling.start()
         return f"jobs to run: {self.total}{self.rest()}"
@@ -93,11 +96,18 @@ class Terminal(logging.Handler):
         """Return the line of a job that starts, or would."""
         label = " ".join([record.rule_name, *map(str, (record.wildcards or {}).values())])
         if self.dryrun:
-            return f"would run  {label}  reason: {'; '.join(inside.reasons(record.reason))}"
+            return f"would run  {label}  reason: {'; '.join(self.reasons(record))}"
         self.running[record.jobid] = label, list(record.log), time.time()
         self.buried = bool(self.failures)
-        stale = inside.stale(record.reason)
+        stale = inside.stale(self.reasons(record))
         return moment("start", label) + (f"  reason: {stale}" if stale else "")
+
+    def reasons(self, record: Any) -> list[str]:
+        """Return the reasons of a job, with old and new values where it has run before."""
+        if record.jobid not in self.jobs:
+            self.jobs = inside.jobs_by_id(self.workflow)
+        job, said = self.jobs.get(record.jobid), inside.reasons(record.reason)
+        return reasons_of(job, said, inside.updated(record.reason)) if job else said
 
     def finished(self, record: Any) -> str:
         """Return the line of a job that has ended."""
@@ -118,14 +128,14 @@ class Terminal(logging.Handler):
     def failed(self, record: Any) -> str:
         """Return the lines of a job that has failed, with the end of its log if the job has not said it here itself."""
         label, _, since = self.running.pop(record.jobid, (record.rule_name, [], time.time()))
-        self.pace = Pace([], 1, Path())  # what depends on this job does not run
+        self.pace = Pace([], 1)  # what depends on this job does not run
         lines = []
         elsewhere = ({"message": record.rule_msg} if record.rule_msg else {}) | (record.aux or {})  # by a scheduler
         lines += [f"    {name}: {value}" for name, value in elsewhere.items()]
         self.failures[label] = f"it failed; see {record.log[0]}." if record.log else "it failed."
         for log in record.log:
             path = Path(str(log).split(" ", 1)[0])
-            if job_record.cut_short(path, since):
+            if ledger.cut_short(path, since):
                 lines.append(f"    it was killed, for example because memory ran out, or it crashed; {MEMORY}")
             lines.append(f"    log: {log}")
             text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

@@ -1,0 +1,73 @@
+"""Why a job runs: the difference between the record of its last run and what the config asks for now."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from tpulm.core import job_record, ledger
+from tpulm.core.secrets import redacted_values
+
+PARAMS, INPUTS, FOLLOWS = "Params have changed", "Updated input files", "Input files updated by another job"
+
+
+def reasons_of(job: Any, said: Sequence[str], updated: Collection[str]) -> list[str]:
+    """Return the reasons of a job, with old and new values where its record has them.
+
+    job      Snakemake's
+    said     its reasons in Snakemake's words, each with the first file of its list; updated  all updated input files
+    """
+    record = ledger.last_success(ledger.path_of(job.log[0])) if job.log else None
+    if record is None:
+        return list(said)
+    # A job that follows from another has its params compared by nobody; what is missing is made as it would be anyway.
+    compared = any(part.startswith((PARAMS, FOLLOWS)) for part in said)
+    recipe = redacted_values(json.loads(json.dumps(job.params.get("recipe"), default=str)))
+    changes = differences({"": record["recipe"]}, {"": recipe}) if compared else {}
+    code = [str(path) for path in job.input.get("code", [])]
+    others = code_changes(record, tuple(code)) if not {*code}.isdisjoint(updated) else []
+    data = [path for path in updated if path not in code]
+    inputs = [f"{INPUTS}: {data[0]}{', ...' * bool(data[1:])}"] if data else []
+    replaced = (*[PARAMS] * bool(changes), *[INPUTS] * bool(others))
+    kept = [part for part in said if not part.startswith(replaced)] if replaced else list(said)
+    return [*([explain(changes)] if changes else []), *others, *(inputs if others else []), *kept]
+
+
+def code_changes(record: Mapping[str, Any], files: tuple[str, ...]) -> list[str]:
+    """Return how packages and modules differ from those of a record; nothing where it has none, as of 0.2.0."""
+    if not record["code"]:
+        return []
+    _, code, packages = code_now(files)
+    versions = differences(record["packages"], packages)
+    modules = [name for name in code if code[name] != record["code"].get(name)]
+    more = ", ..." if modules[3:] else ""
+    return [explain(versions)] * bool(versions) + [f"the code has changed: {', '.join(modules[:3])}{more}"] * bool(
+        modules
+    )
+
+
+code_now = cache(job_record.code_of)
+
+
+def differences(before: Mapping, now: Mapping, prefix: str = "") -> dict[str, tuple]:
+    """Return what two recipes have in different values, by dotted key: (before, now)."""
+    changes: dict[str, tuple] = {}
+    for key in sorted(set(before) | set(now)):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict) and key != "schedule":
+            changes |= differences(old, new, f"{prefix}{key}." if key else "")
+        elif old != new:
+            changes[f"{prefix}{key}" or "the recipe"] = (old, new)
+    return changes
+
+
+def explain(changes: Mapping[str, tuple]) -> str:
+    """Return changes in words."""
+    return ", ".join(f"{key} was {shown(old)} and is {shown(new)}" for key, (old, new) in changes.items())
+
+
+def shown(value: object) -> str:
+    """Return a value of a recipe as a user reads it."""
+    if value is None:
+        return "none"
+    return str(value.get("knots", value)) if isinstance(value, dict) else str(value)

@@ -1,0 +1,57 @@
+"""Takes the past of 0.2.0 into the ledger, once: records of jobs, receipts of publishing, earlier runs.
+
+Until 0.4.0. The bytes of inputs, modules and packages stay unknown. Of results in a bucket, records of jobs do, too.
+"""
+
+import contextlib
+import json
+from pathlib import Path
+
+from tpulm.core import bucket, ledger
+
+ENDING = ".jobs.jsonl"
+RECEIPTS = Path(".snakemake") / "published"
+
+
+def take_over(results: str) -> None:
+    """Write records of 0.2.0 into the ledger of a folder of results, or of their URL, where it has none."""
+    name = ledger.name_here(f"{results}/").rstrip("/")
+    here = Path(ledger.COPIES, results.removeprefix(bucket.SCHEME)) if bucket.remote(results) else Path(results)
+    place = here / "jobs"
+    if place.is_dir():
+        return
+    if bucket.remote(results):
+        if bucket.sizes(f"{results}/jobs"):
+            return
+        bucket.copy(f"{results}/history", here / "history")
+    logs = here.with_name("logs")
+    for old in sorted(logs.rglob(f"*{ENDING}")):
+        lines = [json.dumps(converted(line)) + "\n" for line in ledger.read(old)]
+        new = place / old.relative_to(logs).with_name(old.name.removesuffix(ENDING) + ".jsonl")
+        new.parent.mkdir(parents=True, exist_ok=True)
+        new.write_text("".join(lines))
+    for kept in (RECEIPTS / name).rglob("*.json"):
+        take_note(place / kept.relative_to(RECEIPTS / name).with_suffix(".jsonl"), "receipt", kept)
+    history = here / "history"
+    for kept in [*history.rglob("[!.]*.json"), *history.rglob(".*.json")]:  # a hidden one is a copy
+        take_note(place / kept.relative_to(here).with_name(f"{kept.stem.lstrip('.')}.jsonl"), "kept_run", kept)
+
+
+def converted(line: dict) -> dict:
+    """Return a line of a record of 0.2.0 as the ledger has it."""
+    if line["event"] != "start":
+        return line
+    code = [path for path in line["inputs"] if {"scripts", "envs"} & {*Path(path).parts[:-1]}]
+    inputs = dict.fromkeys(ledger.name_here(path) for path in line["inputs"] if path not in code)
+    scripts = [path for path in code if "scripts" in Path(path).parts and "tpulm" not in Path(path).parts]
+    more = {"script": scripts[0] if scripts else "", "code": {}, "packages": {}, "inputs": inputs}
+    return line | more
+
+
+def take_note(record: Path, name: str, kept: Path) -> None:
+    """Note in a record what a file holds, a receipt or a list of earlier runs, where it has no such note."""
+    with contextlib.suppress(OSError, ValueError):  # a file that cannot be read tells nothing
+        if not ledger.notes_of(record, name):
+            found = json.loads(kept.read_text(encoding="utf-8"))
+            for value in found if isinstance(found, list) else [found]:
+                ledger.append(record, {"event": "note", name: value})
