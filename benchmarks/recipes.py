@@ -34,7 +34,6 @@ from tpulm.config.reading import read_config
 from tpulm.core.accelerators import GIB, topology
 from tpulm.core.files import read_json
 from tpulm.planning.estimate import of_roofs
-from tpulm.specs.artifacts import experiment_folder, in_experiment
 from tpulm.specs.label_heads import masked_model
 from tpulm.workflow.budget import plan_recipe
 
@@ -50,12 +49,11 @@ KEPT = ("program_sha256", "attention", "total", "hbm", "seconds", "devices", "mo
 class Planned:
     """The runs that one plan is made for, see `tpulm.config.evaluations.Evaluations.planned`.
 
-    name     its folder below results/plan/; folder  of the experiment
-    chains   what trains with the planned step
+    name    its folder below results/plan/
+    chains  what trains with the planned step
     """
 
     name: str
-    folder: str
     chains: list[Run]
 
     @property
@@ -68,8 +66,8 @@ def planned_runs(recipe: Path) -> list[tuple[Planned, str]]:
     """Return the runs of a recipe, and models on tasks, with each slice that it names."""
     config = read_config([str(recipe)], {})
     slices = dict.fromkeys(topology(name).name for name in config["plan"]["topologies"])
-    folder, planned = experiment_folder(config), evaluations_of(config).planned.items()
-    return [(Planned(name, folder, chains), slice_) for name, chains in planned for slice_ in slices]
+    planned = evaluations_of(config).planned.items()
+    return [(Planned(name, chains), slice_) for name, chains in planned for slice_ in slices]
 
 
 def recipe_of(planned: Planned) -> dict:
@@ -104,7 +102,7 @@ def plan(recipe: Path, planned: Planned, slice_: str, minutes: float) -> dict:
         compiled.mkdir(parents=True, exist_ok=True)
         (workflow / ".snakemake").mkdir()
         (workflow / ".snakemake/compiled").symlink_to(compiled)
-        file = in_experiment(f"<results>/plan/{planned.name}/{slice_}.json", planned.folder)
+        file = f"results/plan/{planned.name}/{slice_}.json"
         snakemake = str(Path(sys.executable).with_name("snakemake"))
         command = [snakemake, "--configfile", f"recipes/{recipe.name}", "--cores", str(os.cpu_count()), file]
         process = subprocess.Popen(

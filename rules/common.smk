@@ -20,7 +20,6 @@ from tpulm.specs.artifacts import (
     SPLITS,
     TOKENIZER_FILES,
     TRAINED_ON,
-    experiment_folder,
     lengths_file,
 )
 from tpulm.specs.causal_families import vocabulary_of, vocabulary_recipe
@@ -32,6 +31,7 @@ from tpulm.config.schema import typed
 from tpulm.config.sweeps import groups_of, repetitions
 from tpulm.specs.recipes import STAGES, pick
 from tpulm.specs.shards import files_of_shard
+from tpulm.core.experiments import check_config
 from tpulm.workflow.disk import fetched_bytes
 from tpulm.workflow.paths import Paths, local_files, preset_files
 from tpulm.workflow.resources import MB, mem_mb, resources_of, snapshots_of, tokenizer_threads
@@ -50,11 +50,13 @@ if IS_MAIN and workflow.is_main_process:
 GIVEN, OVERRIDES = config_given(workflow)
 CONFIG_FILES = [os.path.relpath(path) for path in GIVEN or ["config.yaml"] if IS_MAIN]
 if IS_MAIN:
+    if not GIVEN:
+        or_exit(check_config)
     config = or_exit(read_config, CONFIG_FILES, OVERRIDES)
 else:
     config = or_exit(complete, typed(schema(), config, schema()), "the config of the module")
 
-PLACE = or_exit(Paths, workflow, storage, ROOT, experiment_folder(config))
+PLACE = or_exit(Paths, workflow, storage, ROOT)
 # The models that are trained, opened and scored.
 OUTLINE = or_exit(Outline, config)
 EVALUATED = or_exit(Evaluations, OUTLINE, PLACE.exists)
@@ -67,11 +69,6 @@ MLM, TRAINED_BASES, FINETUNE = map(OUTLINE.runs_of, STAGES)
 # Every chain of checkpoints, also of models on tasks, by its path, which is the wildcard `chain`.
 CHAINS = EVALUATED.chains
 code_inputs, in_place, located = PLACE.code_inputs, PLACE.in_place, PLACE.located
-
-
-pathvars:
-    results=PLACE.resolved("<results>"),
-    logs=PLACE.resolved("<logs>"),
 
 
 or_exit(PLACE.check, workflow.pathvars)

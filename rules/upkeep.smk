@@ -7,12 +7,13 @@ from tpulm.compat.snakemake import rule_name
 # `publish` is a target only if the config has the key.
 PLACES = ["publish"] if "publish" in config else []
 # The options of this command that say what is made, and where.
-FILES = CONFIG_FILES or [os.path.relpath(path) for path in GIVEN]
-OPTIONS = ["--configfile", *FILES] if FILES else []
+OPTIONS = ["--configfile", *map(os.path.abspath, GIVEN)] if GIVEN else []
 OPTIONS += (
     ["--config", *(f"{key}={json.dumps(value, default=str)}" for key, value in OVERRIDES.items())] if OVERRIDES else []
 )
 OPTIONS += ["--default-storage-provider", "gcs", "--default-storage-prefix", PLACE.bucket] if PLACE.bucket else []
+# For a user, who types the command where this one was typed.
+TYPED = (["-d", str(workflow.overwrite_workdir)] if workflow.overwrite_workdir else []) + OPTIONS
 # Arguments of another Snakemake process that lists the outputs of this workflow.
 SNAKEMAKE_ARGUMENTS = {
     "snakefile": os.path.relpath(workflow.main_snakefile),
@@ -54,7 +55,7 @@ rule verify:
         # Artifacts are not inputs, because Snakemake would rebuild damaged ones instead of reporting them.
         code=code_inputs("upkeep/verify", "data"),
     params:
-        recipe={"results": located("<results>"), "options": OPTIONS},
+        recipe={"results": located("<results>"), "options": TYPED},
     log:
         "<logs>/verify.log",
     threads: 1

@@ -1,4 +1,4 @@
-"""Experiments beside each other in one folder: results and logs of each, the lock, cleaning, the past, modules."""
+"""An experiment is a folder: its config, results, logs, lock and past; copies, misspelled names, earlier kinds."""
 
 import fcntl
 import json
@@ -12,11 +12,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Workflow, copied, existing, reduced, write_yaml
+from conftest import ROOT, Workflow, copied, reduced, write_yaml
 from kills import fingerprints
-from test_module import ONSTART, OUTER
 from tpulm.config.reading import read_yaml
-from tpulm.core.folder_lock import lock_of
+from tpulm.core.folder_lock import LOCK
 from tpulm.core.ledger import jobs_of, maker_of, makers, read_from, repair_of, target_of
 
 WORDS = "the quick brown fox jumps over a lazy dog while seven wizards box with jugs of liquor".split()
@@ -27,53 +26,86 @@ def text(seed: int) -> str:
     return "\n".join(" ".join(WORDS[(seed + row * word) % len(WORDS)] for word in range(3, 30)) for row in range(300))
 
 
-def configure(workflow, name, experiment=None, seed=1, **sections):
-    """Write NAME.yaml, a config that needs neither TensorFlow nor JAX, and its text."""
-    (workflow / f"{name}.txt").write_text(text(seed))
-    config = {"experiment": experiment} if experiment else {}
-    config |= {"corpus": {"source": "files", "files": [f"{name}.txt"], "held_out": {"validation": 0.1, "test": 0.1}}}
+def configure(workflow, name, seed=1, **sections):
+    """Write the config of an experiment, one that needs neither TensorFlow nor JAX, and its text."""
+    folder = workflow / "experiments" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "own.txt").write_text(text(seed))
+    config = {"corpus": {"source": "files", "files": ["own.txt"], "held_out": {"validation": 0.1, "test": 0.1}}}
     config |= {"tokenizer": {"vocab_size": 40}, "tfrecords": {"sequence_length": 16, "shards": {"train": 2}}} | sections
-    write_yaml(workflow / f"{name}.yaml", config)
+    write_yaml(folder / "config.yaml", config)
 
 
 def run(workflow, name, *arguments, **options):
-    """Run Snakemake with the config NAME.yaml."""
-    return workflow(*(arguments or ["tfrecords"]), "--cores", "2", "--configfile", f"{name}.yaml", **options)
+    """Run Snakemake in the folder of an experiment."""
+    return workflow("-d", f"experiments/{name}", *(arguments or ["tfrecords"]), "--cores", "2", **options)
 
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory):
-    """Three configs that have run in one folder: one without an experiment, two with."""
+    """Three experiments that have run."""
     workflow = Workflow(tmp_path_factory.mktemp("three") / "workflow")
-    for seed, (name, experiment) in enumerate({"plain": None, "one": "one", "two": "two"}.items(), start=1):
-        configure(workflow, name, experiment, seed)
+    for seed, name in enumerate(("zero", "one", "two")):
+        configure(workflow, name, seed)
         run(workflow, name)
     return workflow
 
 
 def test_going_back_and_forth_runs_nothing(three):
-    for name in ("two", "plain", "one", "two"):
+    for name in ("two", "zero", "one", "two"):
         assert "Nothing to be done" in run(three, name, "tfrecords", "-n").stdout
-    places = [three / "results", three / "experiments/one/results", three / "experiments/two/results"]
-    assert len({(place / "tokenizer/tokenizer.json").read_text() for place in places}) == 3
-    assert all(list((place.parent / "logs").rglob("*.log")) for place in places)
+    places = [three / f"experiments/{name}" for name in ("zero", "one", "two")]
+    assert len({(place / "results/tokenizer/tokenizer.json").read_text() for place in places}) == 3
+    assert all(list((place / "logs").rglob("*.log")) for place in places)
+    assert not (three / "results").exists() and not (three / ".snakemake/metadata").exists()
 
 
-def test_an_experiment_has_the_bytes_of_its_config_without_one(three):
-    configure(three, "other", "other")
-    (three / "other.yaml").write_text((three / "one.yaml").read_text().replace("experiment: one", "experiment: other"))
-    run(three, "other")
-    assert fingerprints(three / "experiments/other/results") == fingerprints(three / "experiments/one/results")
+def test_a_copied_experiment_stays_fresh_and_a_changed_copy_does_not(three):
+    shutil.copytree(three / "experiments/one", three / "experiments/copy")
+    assert "Nothing to be done" in run(three, "copy", "tfrecords", "-n").stdout
+    config = read_yaml(three / "experiments/copy/config.yaml")
+    config["corpus"]["seed"] = 5
+    write_yaml(three / "experiments/copy/config.yaml", config)
+    assert "seed was 0 and is 5" in run(three, "copy", "corpus", "-n").stdout
+    assert "Nothing to be done" in run(three, "one", "tfrecords", "-n").stdout
+
+
+def test_a_misspelled_name_makes_no_folder(three):
+    for command in (["tfrecords", "-n"], ["tfrecords"]):
+        done = run(three, "oen", *command, check=False)
+        assert done.returncode == 1 and "error: experiments/oen has no config.yaml; did you mean experiments/one?" in (
+            done.stdout
+        )
+        assert "Traceback" not in done.stdout and not (three / "experiments/oen").exists()
+    tool = [sys.executable, "tools/provenance.py", "-d", "experiments/oen", "results/x"]
+    said = subprocess.run(tool, cwd=three.folder, capture_output=True, text=True)
+    assert (
+        said.returncode == 1 and said.stderr == "error: experiments/oen is no folder; did you mean experiments/one?\n"
+    )
+
+
+def test_the_key_of_an_earlier_version_is_answered_with_what_to_type(three):
+    configure(three, "earlier", experiment="earlier")
+    done = run(three, "earlier", "tfrecords", "-n", check=False)
+    (sentence,) = (line for line in done.stdout.splitlines() if line.startswith("error: "))
+    assert done.returncode == 1 and "experiment" in sentence and "snakemake -d experiments/NAME" in sentence
+
+
+def test_results_that_snakemake_knows_nothing_of_are_not_called_fresh(three):
+    shutil.copytree(three / "experiments/one", three / "experiments/bare", ignore=shutil.ignore_patterns(".snakemake"))
+    said = run(three, "bare", "tfrecords", "-n").stdout
+    assert re.search(r"^note: results/ has no \.snakemake/metadata .*--touch", said, re.M)
+    assert "note: " not in run(three, "one", "tfrecords", "-n").stdout
 
 
 def test_cleaning_and_verifying_see_one_experiment(three):
     stray = three / "experiments/one/results/stray.txt"
     stray.write_text("of no job")
-    before = fingerprints(three / "experiments/two/results") | fingerprints(three / "results")
-    for name in ("plain", "one", "two"):
+    before = fingerprints(three / "experiments/two/results")
+    for name in ("zero", "one", "two"):
         run(three, name, "clean_delete")
     assert not stray.exists()
-    assert fingerprints(three / "experiments/two/results") | fingerprints(three / "results") == before
+    assert fingerprints(three / "experiments/two/results") == before
     shard = three / "experiments/two/results/tfrecords/train/00000-of-00002.tfrecord"
     kept = shard.read_bytes()
     shard.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
@@ -96,7 +128,7 @@ def test_verify_prints_the_command_that_repairs(three):
     done = run(three, "one", "verify", check=False)
     assert done.returncode == 1
     first, second = repairs(done.stdout)  # the tokenizer follows from the part
-    assert "parts/00000.parquet" in " ".join(first) and str(pieces.relative_to(three.folder)) in second
+    assert "parts/00000.parquet" in " ".join(first) and "results/tokenizer/special_tokens_map.json" in second
     for command in (first, second):
         three(*command, "--cores", "2")
     assert fingerprints(folder) == before and run(three, "one", "verify").returncode == 0
@@ -181,54 +213,49 @@ def test_runs_of_two_folders_are_compared(trained, tmp_path):
 
 
 def test_each_experiment_has_its_own_lock(three):
-    with open(three / str(lock_of("experiments/one/"))) as lock:
+    with open(three / "experiments/one" / LOCK) as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         refused = run(three, "one", "tokenizer", "--forcerun", "evaluate_tokenizer", check=False)
-        assert refused.returncode == 1 and "error: " in refused.stdout and "experiments/one" in refused.stdout
+        assert refused.returncode == 1 and "error: jobs of a snakemake that was killed" in refused.stdout
         run(three, "two", "tokenizer", "--forcerun", "evaluate_tokenizer")
 
 
+def provenance_of(workflow, name, file):
+    """Return what tools/provenance.py prints of a file of an experiment."""
+    tool = [sys.executable, "tools/provenance.py", "-d", f"experiments/{name}", file]
+    return subprocess.check_output(tool, cwd=workflow.folder, text=True)
+
+
 def test_the_past_of_each_is_told_apart(three):
-    for name, folder in (("plain", ""), ("one", "experiments/one/"), ("two", "experiments/two/")):
-        made = makers(jobs_of(three.folder, Path(f"{folder}results/jobs")))
-        job = maker_of(f"{folder}results/corpus/parts/00000.parquet", made)
-        assert f"{name}.txt" in job["inputs"]
-        tokenizer = maker_of(f"{folder}results/tokenizer/tokenizer.json", made)
-        assert all(path.startswith(f"{folder}results/") for path in tokenizer["inputs"])
-    told = subprocess.run(
-        [sys.executable, "tools/provenance.py", "experiments/two/results/tfrecords/manifest.json"],
-        cwd=three.folder, stdout=subprocess.PIPE, text=True, check=True,
-    ).stdout  # fmt: skip
-    assert "two.txt" in told and "one.txt" not in told and "plain.txt" not in told
+    folder = three / "experiments/two"
+    made = makers(jobs_of(folder))
+    assert "own.txt" in maker_of("results/corpus/parts/00000.parquet", made)["inputs"]
+    assert "own.txt" in provenance_of(three, "two", "results/tfrecords/manifest.json")
+    assert jobs_of(three.folder) == []
 
 
-def test_what_was_replaced_is_not_told_as_what_was_read(three):
-    """Another text in the same folder: what was made of the first one says so."""
-    configure(three, "first", "again", 1)
-    run(three, "first", "tfrecords")
-    configure(three, "second", "again", 5)
-    run(three, "second", "corpus")
-    tool = [sys.executable, "tools/provenance.py", "experiments/again/results/tfrecords/manifest.json"]
-    told = subprocess.run(tool, cwd=three.folder, stdout=subprocess.PIPE, text=True, check=True).stdout
-    assert "replaced since by build_corpus experiments/again/logs/" in told
-    assert "second.txt" not in told
+def test_the_past_tells_of_replaced_files(three):
+    """Another text in the same folder: files that were made of the first one say so."""
+    configure(three, "again", 1)
+    run(three, "again", "tfrecords")
+    configure(three, "again", 5)
+    run(three, "again", "corpus")
+    told = provenance_of(three, "again", "results/tfrecords/manifest.json")
+    assert "replaced since by build_corpus corpus/corpus" in told and "own.txt" not in told
 
 
-def test_the_past_survives_touch_and_the_loss_of_what_snakemake_knows(fresh):
-    configure(fresh, "first")
-    run(fresh, "first", "corpus")
-    tool = [sys.executable, "tools/provenance.py", "results/corpus/corpus.json"]
-    told = subprocess.check_output(tool, cwd=fresh.folder, text=True)
-    configure(fresh, "first")
-    config = read_yaml(fresh / "first.yaml")
-    config["corpus"]["held_out"]["validation"] = 0.2
-    write_yaml(fresh / "first.yaml", config)
-    run(fresh, "first", "--touch", "corpus")
-    shutil.rmtree(fresh / ".snakemake")
-    assert subprocess.check_output(tool, cwd=fresh.folder, text=True) == told
-    with open(fresh / "results/corpus/corpus.json", "a") as file:
+def test_the_past_survives_touch_and_the_loss_of_what_snakemake_knows(three):
+    configure(three, "touched")
+    run(three, "touched", "corpus")
+    told = provenance_of(three, "touched", "results/corpus/corpus.json")
+    configure(three, "touched", corpus={"source": "files", "files": ["own.txt"], "held_out": {"validation": 0.2}})
+    run(three, "touched", "--touch", "corpus")
+    folder = three / "experiments/touched"
+    shutil.rmtree(folder / ".snakemake")
+    assert provenance_of(three, "touched", "results/corpus/corpus.json") == told
+    with open(folder / "results/corpus/corpus.json", "a") as file:
         file.write(" ")
-    said = run(fresh, "first", "verify", check=False)
+    said = run(three, "touched", "verify", check=False)
     assert said.returncode == 1 and "results/corpus/corpus.json is corrupt: " in said.stdout
 
 
@@ -238,58 +265,38 @@ def test_an_archive_of_an_experiment_is_whole(three):
     done = subprocess.run([sys.executable, archive], stdout=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stdout
     with zipfile.ZipFile(archive) as kept:
-        names = kept.namelist()
-    assert "experiments/two/results/tfrecords/manifest.json" in names
-    assert not [name for name in names if name.startswith(("results/", "experiments/one/"))]
+        names, jobs = kept.namelist(), json.loads(kept.read("jobs.json"))
+    assert "results/tfrecords/manifest.json" in names
+    assert not [name for name in names if name.startswith(("experiments/", "../"))]
+    assert {"own.txt"} == {path for job in jobs for path in job["inputs"] if not path.startswith(("results/", "../"))}
 
 
 def test_data_of_the_harness_is_of_the_experiment(fresh):
     """recipes/tasks/last-word.yaml names a file below results/."""
-    harness = {"last-word": {"file": "recipes/tasks/last-word.yaml"}}
-    reduced(fresh, evaluation={"harness": harness}, experiment="one")
-    target = "experiments/one/results/evaluation/harness/last-word/items.json"
-    printed = fresh(target, "-n", "--verbose", "--configfile", "small.yaml").stdout
+    harness = {"last-word": {"file": "../../recipes/tasks/last-word.yaml"}}
+    reduced(fresh, evaluation={"harness": harness})
+    (fresh / "experiments/one").mkdir(parents=True)
+    (fresh / "small.yaml").rename(fresh / "experiments/one/config.yaml")
+    target = "results/evaluation/harness/last-word/items.json"
+    printed = run(fresh, "one", target, "-n", "--verbose").stdout
     [given] = set(re.findall(r"^rule read_harness_task:\n +input: (.+)$", printed, re.M))
-    assert "experiments/one/results/evaluation/texts/corpus.parquet" in given.split(", ")
-    assert not [path for path in given.split(", ") if path.startswith("results/")]
+    assert "results/evaluation/texts/corpus.parquet" in given.split(", ")
 
 
-def test_an_experiment_of_a_module_is_below_its_prefix(fresh, tmp_path):
-    configure(fresh, "small", "inner")
-    outer = existing(tmp_path / "outer")
-    outer.folder.mkdir()
-    (outer / "profiles").symlink_to(fresh / "profiles")
-    for name in ("small.yaml", "small.txt"):
-        (fresh / name).rename(outer / name)
-    (outer / "Snakefile").write_text(OUTER.format(snakefile=str(fresh / "Snakefile"), onstart=ONSTART))
-    outer("lm_tfrecords", "--cores", "2")
-    manifest = json.loads((outer / "lm/experiments/inner/results/tfrecords/manifest.json").read_text())
-    assert manifest["splits"]["train"] and (outer / "lm/experiments/inner/logs").is_dir()
-    assert "Nothing to be done" in outer("lm_tfrecords", "-n").stdout
-
-
-def test_the_name_of_an_experiment_cannot_lead_elsewhere(fresh):
-    configure(fresh, "bad", "../up")
-    done = run(fresh, "bad", "tfrecords", "-n", check=False)
-    assert done.returncode == 1 and done.stdout.count("error: bad.yaml: experiment") == 1
-    assert not (fresh / "experiments").exists()
-
-
-def test_the_page_is_of_the_config_that_is_named(three):
-    with open(three / "one.yaml", "a") as file:
+def test_the_page_is_of_the_experiment_that_is_named(three):
+    folder = three / "experiments/one"
+    with open(folder / "config.yaml", "a") as file:
         file.write("title: The first of three\n")
     worker = subprocess.Popen(["sleep", "600"])
-    lock = three / str(lock_of("experiments/one/"))
-    lock.write_text(f"{worker.pid} 00:00:00 token {os.uname().nodename}\n")
+    (folder / LOCK).write_text(f"{worker.pid} 00:00:00 token {os.uname().nodename}\n")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    page = subprocess.Popen([sys.executable, "tools/watch.py", "--configfile", "one.yaml"], cwd=three.folder, **pipes)
+    page = subprocess.Popen([sys.executable, "tools/watch.py", "-d", "experiments/one"], cwd=three.folder, **pipes)
     try:
-        address, said = page.stdout.readline().strip(), page.stdout.readline()
-        assert "one.yaml" in said and "experiments/one/results/" in said
+        address = page.stdout.readline().strip()
         with urllib.request.urlopen(address, timeout=60) as answer:
-            text = answer.read().decode()
-        assert "The first of three" in text
-        assert re.search(r"tfrecords/manifest.json</code> <span[^>]*>older than this run", text)
+            shown = answer.read().decode()
+        assert "The first of three" in shown
+        assert re.search(r"tfrecords/manifest.json</code> <span[^>]*>older than this run", shown)
     finally:
         for one in (page, worker):
             one.kill()

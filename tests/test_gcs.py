@@ -430,17 +430,20 @@ def test_the_report_and_upkeep_read_the_bucket(stored, server):
 
 
 def test_experiments_lie_beside_each_other_in_a_bucket(fresh, cloud):
-    configure(fresh, "one", "one", 1)
-    configure(fresh, "two", "two", 2)
-    more = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/team/two"]
+    """Each below a prefix of its own; that of another is refused with what to type."""
+    profile = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix"]
+    for seed, name in enumerate(("one", "two")):
+        configure(fresh, name, seed)
+        run(fresh, name, "tfrecords", *profile, f"gs://{BUCKET}/team/two/experiments/{name}")
     for name in ("one", "two"):
-        run(fresh, name, "tfrecords", *more)
-    for name in ("one", "two"):
+        more = [*profile, f"gs://{BUCKET}/team/two/experiments/{name}"]
         assert "Nothing to be done" in run(fresh, name, "tfrecords", "-n", *more).stdout
         assert cloud.objects(f"team/two/experiments/{name}/results/tfrecords/manifest.json")
         assert re.search(r"all \d+ files are ok", run(fresh, name, "verify", *more).stdout)
-        told = "\n".join(provenance(f"experiments/{name}/results/tfrecords/manifest.json", fresh.folder))
-        assert f"{name}.txt" in told and ("two" if name == "one" else "one") not in told
+    taken = [*profile, f"gs://{BUCKET}/team/two/experiments/one"]
+    refused = run(fresh, "two", "corpus", "--forcerun", "build_corpus", *taken, check=False)
+    assert refused.returncode == 1
+    assert f"such as --default-storage-prefix gs://{BUCKET}/team/two/experiments/one/two" in refused.stdout
 
 
 def test_a_prefix_that_paths_could_not_be_told_from_is_refused(fresh, cloud):

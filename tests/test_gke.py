@@ -395,6 +395,21 @@ def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path, monkeypatch):
         assert "Nothing to be done" in run(*target).stdout
 
 
+def test_an_experiment_is_named_by_its_config(bucket, tmp_path, monkeypatch):
+    """Pods get the files of the working folder, and the workflow is above that of an experiment."""
+    workflow = Workflow(tmp_path / "workflow")
+    workflow.steady = True
+    (workflow / "experiments/one").mkdir(parents=True)
+    (workflow / "experiments/one/config.yaml").write_text("corpus: {source: python-docs, max_documents: 600}\n")
+    under_git(workflow.folder)
+    (tmp_path / "cluster").mkdir()
+    with Cluster(tmp_path / "cluster") as cluster:
+        run = Folder(workflow, bucket, cluster)
+        refused = run("-d", "experiments/one", "corpus", "--default-storage-prefix", "gs://bucket/one")
+        assert refused.returncode == 1 and cluster.of("Job") == []
+        assert "type: snakemake --configfile experiments/one/config.yaml --default-storage-prefix" in refused.stdout
+
+
 def test_a_preempted_pod_starts_again(ended):
     assert ended.read("plain.txt") == "text\n"
     assert "message: plain" not in ended.printed

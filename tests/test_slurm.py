@@ -17,6 +17,7 @@ import pytest
 from conftest import ROOT, Workflow, copied, existing, outside
 from kills import edited, fingerprints
 from one_node_slurm import NEEDED, PATH, Slurm
+from test_experiments import configure
 from tpulm.config.outline import Outline
 from tpulm.config.reading import SCHEMA, read_config, read_yaml
 from tpulm.workflow.resources import resources_of
@@ -260,6 +261,15 @@ def test_trainings_hold_their_tpus_and_nothing_else_does(through):
     assert {job["MinMemoryNode"] for job in training} == {"2000M"}
     others = [job for job in through[2] if "write_shard" in job["Comment"] or "export" in job["Comment"]]
     assert others and not any("TresPerNode" in job for job in others)
+
+
+def test_an_experiment_runs_in_its_folder(slurm, fresh):
+    configure(fresh, "one")
+    with running(slurm, fresh, "-d", "experiments/one", "tokenizer") as process:
+        finish(process, fresh)
+    assert (fresh / "experiments/one/results/tokenizer/tokenizer.json").is_file() and not (fresh / "results").exists()
+    records = (fresh / "experiments/one/results/jobs").rglob("*.jsonl")
+    assert {path.stem for path in records} >= {"corpus", "train_tokenizer"}
 
 
 def test_small_jobs_are_few_for_the_scheduler(through):

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -205,6 +206,16 @@ def test_one_resource_serves_a_run_and_is_deleted(project):
     assert all("FORCE_TF_AVAILABLE=1" in call[-1] and "setup.sh" not in call[-1] for call in work)
     # The terminal has what the jobs say of their progress, and not what Snakemake says of them on the workers.
     assert said.count("[train] begins") == 2 and said.count("\nrule train:") == 2
+
+
+def test_an_experiment_runs_in_its_folder(project):
+    folder = project.folder / "experiments/one"
+    shutil.copytree(project.folder / "results", folder / "results")
+    shutil.copy(project.folder / "train.sh", folder)
+    project.run("-d", "experiments/one")
+    before, first, second = (folder / "results/a/2").read_text().split()
+    assert before == "before" and first == second and first.endswith("/0") and project.cloud.names() == []
+    assert not (project.folder / ".snakemake/tpu-vm").exists()
 
 
 def test_errors_and_late_answers_are_waited_out(project):
@@ -547,6 +558,9 @@ def test_software_comes_from_the_locks_with_their_hashes(tmp_path):
     (envs / "bootstrap.txt").write_text(f"uv==1 --hash=sha256:{uv}\n")
     (envs / "tpu-tensorflow.txt").write_text(f"tiny==1 --hash=sha256:{tiny}\n")
     (envs / "gcs.txt").touch()
+    program = tmp_path / "profiles/tpu-vm/setup.sh"
+    program.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "profiles/tpu-vm/setup.sh", program)
     environment = {
         "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(links),
         "UV_NO_INDEX": "1", "UV_FIND_LINKS": str(links), "UV_OFFLINE": "1", "UV_CACHE_DIR": str(tmp_path / "cache"),
@@ -554,7 +568,7 @@ def test_software_comes_from_the_locks_with_their_hashes(tmp_path):
 
     def setup(target):
         return subprocess.run(
-            ["sh", str(ROOT / "profiles/tpu-vm/setup.sh"), target, "tpu-tensorflow", slices.PYTHON],
+            ["sh", str(program), target, "tpu-tensorflow", slices.PYTHON],
             cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 

@@ -51,9 +51,9 @@ def test_a_model_that_is_not_there_is_named_with_those_that_are(tmp_path):
     assert "big, " in (said := ask(tmp_path, "big", code=1)) and "base/small, finetune/tiny, mlm/tiny" in said
     assert "tiny, " in (said := ask(tmp_path, "tiny", code=1)) and "allowed: finetune/tiny, mlm/tiny" in said
     (tmp_path / "config.yaml").write_text("corpus: {source: python-docs}\n")
-    (tmp_path / "one.yaml").write_text("corpus: {source: python-docs}\nexperiment: one\n")
-    said = ask(tmp_path, "big", "--configfile", "one.yaml", code=1)
-    assert "in experiments/one/results; allowed: none" in said
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one/config.yaml").write_text("corpus: {source: python-docs}\n")
+    assert "there is no trained model in results" in ask(tmp_path, "big", "-d", "one", code=1)
     said = ask(tmp_path, "finetune.runs.tiny", code=1)
     assert "base model of results/finetune/tiny is not known" in said and said.count("\n") == 1
     # What Snakemake kept of the run says it.

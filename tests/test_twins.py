@@ -64,7 +64,7 @@ def finished(workflow, config):
     write_yaml(workflow / "twin.yaml", config)
     arguments = ("--configfile", "twin.yaml", "--cores", "2")
     workflow("publish", "report", *arguments)
-    results = workflow / f"experiments/{config['experiment']}/results"
+    results = workflow / "results"
     (found,) = json.loads((results / "compare/published.json").read_text())
     printed = workflow("compare", *arguments).stdout
     page = (results / "report.html").read_text()

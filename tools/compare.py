@@ -1,6 +1,6 @@
 """Compare the runs of several experiments: losses, accuracies and scores, in one table each.
 
-    python tools/compare.py results experiments/sums/results
+    python tools/compare.py . experiments/sums
 
 It reads the results as they are: it takes no lock and builds nothing. Losses are per token of a model's own tokenizer;
 compare bits per byte, for the same text.
@@ -105,9 +105,11 @@ def tables(names: list[str]) -> Iterator[str]:
 def main() -> None:
     """Print the tables of the folders that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", help="results of an experiment, such as results")
+    parser.add_argument("folders", nargs="+", help="experiments, or folders of results")
     try:
-        print("\n".join(tables(parser.parse_args().folders)), flush=True)
+        given = map(Path, parser.parse_args().folders)
+        folders = [str(path / "results" if (path / "results").is_dir() else path) for path in given]
+        print("\n".join(tables(folders)), flush=True)
     except UserError as error:
         sys.exit(f"error: {error}")
     except BrokenPipeError:

@@ -36,6 +36,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 try:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from tpulm.core.errors import UserError
+    from tpulm.core.experiments import add_directory, enter
     from tpulm.core.local_server import LARGEST, Answer, serve
     from tpulm.demo.choice import Choice, Prompt, choices
 except ModuleNotFoundError as error:
@@ -191,10 +192,12 @@ def main() -> None:
     parser.add_argument("--configfile", type=Path, nargs="+", help="as for snakemake")
     parser.add_argument("--results", type=Path, help="where the models are; default: the results of the config")
     parser.add_argument("--port", type=int, default=0, help="on 127.0.0.1; default: a free port")
+    add_directory(parser)
     asked = parser.parse_args()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     try:
+        enter(asked)
         demo = demo_of(asked)
         server, address = serve(demo.respond, asked.port)
     except UserError as error:

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from tpulm.core.errors import UserError  # noqa: E402
+from tpulm.core.experiments import add_directory, enter  # noqa: E402
 from tpulm.release.provenance import provenance  # noqa: E402
 
 
@@ -25,8 +26,10 @@ def main() -> None:
     parser.add_argument("file", help="a file that the workflow wrote, such as results/mlm/tiny/metrics.json")
     parser.add_argument("--from", dest="place", type=Path, default=Path(), help="an archive, or a working folder")
     parser.add_argument("--all", action="store_true", help="print every job, including thousands of similar ones")
+    add_directory(parser)
     asked = parser.parse_args()
     try:
+        enter(asked)
         for line in provenance(asked.file, asked.place, asked.all):
             print(line)
         sys.stdout.flush()

@@ -35,6 +35,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 try:
     from tpulm.config.finished_models import chosen, folders_of, models, place_of, results_of
     from tpulm.core.errors import UserError
+    from tpulm.core.experiments import add_directory, enter
     from tpulm.core.files import read_json
 except ModuleNotFoundError as error:
     sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
@@ -226,11 +227,13 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--configfile", type=Path, nargs="+", help="as for snakemake")
     parser.add_argument("--results", type=Path, help="where the models are; default: the results of the config")
+    add_directory(parser)
     asked = parser.parse_args()
     for one in ENDED_BY:
         if one != signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN:  # as nohup sets it
             signal.signal(one, signal.default_int_handler)
     try:
+        enter(asked)
         model, command, name = command_of(asked)
         check_free(asked.host, asked.port)
         address = f"http://{'127.0.0.1' if asked.host == '0.0.0.0' else asked.host}:{asked.port}"

@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 try:
     from tpulm.config.finished_models import chosen, folders_of, models, place_of, sampling_in
     from tpulm.core.errors import UserError
+    from tpulm.core.experiments import add_directory, enter
     from tpulm.core.files import read_json
     from tpulm.specs.masked_sizes import opens
 except ModuleNotFoundError as error:
@@ -112,10 +113,12 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="where the models are; default: the results of the config")
     for key in ("max_length", "samples", "seed"):
         parser.add_argument(f"--{key.replace('_', '-')}", type=int, help=f"instead of generation.{key} of the config")
+    add_directory(parser)
     asked = parser.parse_args()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     try:
+        enter(asked)
         ask = opened(asked)
     except UserError as error:
         sys.exit(f"error: {error}")

@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -30,12 +29,13 @@ try:
     from tpulm.config.report import page_recipe
     from tpulm.core import folder_lock
     from tpulm.core.errors import UserError
+    from tpulm.core.experiments import CONFIG, add_directory, enter
     from tpulm.core.ledger import jobs_of
     from tpulm.core.local_server import Answer, Respond, serve
     from tpulm.report.jobs import account
     from tpulm.report.page import page, sections, vega
     from tpulm.report.sources import Sources
-    from tpulm.specs.artifacts import experiment_folder, in_experiment
+    from tpulm.specs.artifacts import resolved
 except ModuleNotFoundError as error:
     sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
 
@@ -57,9 +57,9 @@ LAST = 6.0  # seconds for the page to ask once more after the end
 class Look:
     """What the page says at this moment; made anew when it is asked for, and at most every SECONDS."""
 
-    def __init__(self, recipe: dict[str, Any], results: Path, workflow: Path):
-        """Take the page's recipe, the folder that the files are in, and the lock of the workflow that writes them."""
-        self.recipe, self.results, self.workflow = recipe, results, workflow
+    def __init__(self, recipe: dict[str, Any], results: Path):
+        """Take the page's recipe, and the folder that the files are in."""
+        self.recipe, self.results = recipe, results
         self.lock = threading.Lock()
         self.made, self.took, self.found = 0.0, 0.0, []
         self.known: dict[str, tuple[tuple[int, int], Any]] = {}  # what files said, by their dates and sizes
@@ -80,8 +80,8 @@ class Look:
             with contextlib.suppress(FileNotFoundError):  # Snakemake deletes what a job is about to make again
                 stat = path.stat()
                 files[name], stats[name] = path, (stat.st_mtime_ns, stat.st_size)
-        running = folder_lock.at_work().get(self.workflow)
-        sources = Sources(files, linked=False, since=self.workflow.stat().st_mtime if running else None)
+        since = folder_lock.LOCK.stat().st_mtime if folder_lock.at_work() else None
+        sources = Sources(files, linked=False, since=since)
         sources.read = {name: said for name, (stat, said) in self.known.items() if stats.get(name) == stat}
         logs = {run["log"] for run in self.recipe["runs"]}
         given = [str(path) for name, path in files.items() if name not in logs]
@@ -155,17 +155,17 @@ def stages_of_rules() -> dict[str, str]:
 def main() -> None:
     """Serve the page until the workflow ends."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--configfile", type=Path, nargs="+", default=[Path("config.yaml")], help="as for snakemake")
+    parser.add_argument("--configfile", type=Path, nargs="+", help="as for snakemake")
     parser.add_argument("--results", type=Path, help="where the artifacts are; default: the results of the config")
     parser.add_argument("--port", type=int, default=0, help="on 127.0.0.1; default: a free port")
+    add_directory(parser)
     asked = parser.parse_args()
     try:
-        config = read_config(asked.configfile, {})
-        folder = experiment_folder(config)
-        results = asked.results or Path(in_experiment("<results>", folder))
-        lock = folder_lock.lock_of(folder)
-        recipe = page_recipe(Outline(config), stages_of_rules(), partial(in_experiment, folder=folder))
-        look = Look(recipe, results, lock)
+        enter(asked)
+        files = asked.configfile or [CONFIG]
+        config = read_config(files, {})
+        results = asked.results or Path("results")
+        look = Look(page_recipe(Outline(config), stages_of_rules(), resolved), results)
         ended, told = threading.Event(), threading.Event()
         vega()
         server, address = serve(respond(look, ended, told), asked.port)
@@ -173,15 +173,15 @@ def main() -> None:
         sys.exit(f"error: {error}")
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(address, flush=True)
-    print(f"The config: {' '.join(map(str, asked.configfile))}; the results: {results}/", flush=True)
-    working = folder_lock.at_work().get(lock, False)
+    print(f"The config: {' '.join(map(str, files))}; the results: {results}/", flush=True)
+    working = folder_lock.at_work()
     if not working:
         why = "No snakemake is running on it" if working is False else "The last snakemake on it ran on another host"
         print(f"{why}; the page shows the results so far, until Ctrl-C or the end of the next snakemake.", flush=True)
     try:
-        while not folder_lock.at_work().get(lock):
+        while not folder_lock.at_work():
             time.sleep(SECONDS)
-        while folder_lock.at_work().get(lock):
+        while folder_lock.at_work():
             time.sleep(SECONDS)
         ended.set()
         told.wait(LAST)

@@ -1,11 +1,12 @@
 #!/bin/sh
 # Sets up the software of a TPU VM from the locks in envs/, with their hashes, on its own disk: as `make setup` does here.
-# Usage: sh setup.sh FOLDER NAME PYTHON, in the folder of the workflow. FOLDER/environment is the result, from
+# Usage: sh setup.sh FOLDER NAME PYTHON, FOLDER/environment is the result, from
 # envs/NAME.txt, with Python PYTHON, such as 3.11.
 set -u
 step() { "$@" || { echo "error: the software of a worker could not be set up: '$*' failed."; exit 1; }; }
 
 [ -e "$1/ready" ] && exit 0
+step cd "$(dirname "$0")/../.."
 step rm -rf "$1"
 # The images of TPU VMs have an older Python than the workflow needs; uv brings its own where it finds none.
 python3 -m venv "$1/bootstrap" ||

@@ -202,7 +202,7 @@ class Slice:
 
 def software(environment: str) -> str:
     """Return the folder of a worker's software, for sh on the worker: named by what it is made from."""
-    lock = Path("envs") / f"{environment}.txt"
+    lock = PROFILE.parents[1] / "envs" / f"{environment}.txt"
     locks = re.findall(r"^-r (\S+)$", lock.read_text(), re.M)
     sources = [lock, *(lock.with_name(name) for name in (*locks, "gcs.txt"))]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]

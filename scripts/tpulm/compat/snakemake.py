@@ -22,6 +22,7 @@ from snakemake.settings.types import (
     DAGSettings,
     DeploymentMethod,
     ResourceSettings,
+    SharedFSUsage,
     StorageSettings,
     WorkflowSettings,
 )
@@ -143,6 +144,12 @@ def until(workflow: Any) -> set[str]:
 def jobs_before(workflow: Any, job: Any) -> list:
     """Return the jobs that make the inputs of a job."""
     return list(workflow.dag.job_dependencies(job))
+
+
+def carries_sources(workflow: Any) -> bool:
+    """Return whether jobs run without the workflow's files, so that Snakemake sends those of the working folder."""
+    shared = workflow.storage_settings.shared_fs_usage
+    return not workflow.local_exec and SharedFSUsage.SOURCES not in shared
 
 
 def executor_settings(workflow: Any) -> Any:

@@ -11,7 +11,7 @@ from tpulm.config.outline import sampling_of
 from tpulm.config.reading import complete, read_config
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, sha256
-from tpulm.specs.artifacts import CHECKPOINT_FILES, TOKENIZER_FILES, TRAINED_ON, experiment_folder, in_experiment
+from tpulm.specs.artifacts import CHECKPOINT_FILES, TOKENIZER_FILES, TRAINED_ON
 
 # A file that a finished model of each stage has, below the folder of the stage and of the run.
 WHOLE = {
@@ -76,11 +76,6 @@ def chosen(run: str, there: Collection[str], results: Path) -> tuple[str, str]:
     raise UserError(f"the run is {run}, {said} in {results}; allowed: {', '.join(found or there) or 'none'}.")
 
 
-def results_of(config: Mapping) -> Path:
-    """Return the results of a config; without one, those of this folder."""
-    return Path(in_experiment("<results>", experiment_folder(config)))
-
-
 def place_of(run: str, configfile: list[Path] | None, results: Path | None) -> tuple[Path, str, Mapping]:
     """Return the results that have the run, the run, which the user may give as a folder, and its config.
 
@@ -92,7 +87,7 @@ def place_of(run: str, configfile: list[Path] | None, results: Path | None) -> t
         if not config and CONFIG.is_file():
             with contextlib.suppress(UserError):
                 here = read_config([CONFIG], {})
-                config = here if results_of(here).resolve() == folder.parents[1].resolve() else {}
+                config = here if Path("results").resolve() == folder.parents[1].resolve() else {}
         return Path(os.path.relpath(folder.parents[1])), f"{folder.parent.name}/{folder.name}", config
     place, of_place = results_and_config(configfile, results)
     return place, run, of_place
@@ -104,7 +99,7 @@ def results_and_config(configfile: list[Path] | None, results: Path | None) -> t
     Raises UserError where there are none, and nobody has said where.
     """
     config = read_config(configfile or [CONFIG], {}) if configfile or CONFIG.is_file() else {}
-    place = Path(os.path.relpath(results or results_of(config)))
+    place = Path(os.path.relpath(results or "results"))
     anything = models(place) or begun(place) or (place / "tokenizer" / TOKENIZER_FILES["tokenizer"]).is_file()
     if not anything and results is None and configfile is None:
         raise UserError(f"there is no trained model in {place}; those of another config need --configfile.")

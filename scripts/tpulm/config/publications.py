@@ -20,7 +20,6 @@ from tpulm.specs.artifacts import (
     MODEL_FILES,
     SEGMENT_FILES,
     TOKENIZER_FILES,
-    experiment_folder,
 )
 from tpulm.specs.recipes import LORA_KEYS
 
@@ -350,5 +349,5 @@ def source_of(publication: Publication, config: Mapping) -> str:
     """Return what libraries load an artifact by: the name of its repository, or its folder."""
     section = config.get("publish", {})
     if "hub" not in section:
-        return f"{experiment_folder(config)}results/{publication.files.get('', publication.card)}"
+        return f"results/{publication.files.get('', publication.card)}"
     return f"{'hf://' if publication.kind == 'preset' else ''}{repository_name(section, publication)}"

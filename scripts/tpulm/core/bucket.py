@@ -249,8 +249,9 @@ def claim(mark: str, identity: str) -> None:
     token, _, place = (owner() or "").partition(" ")
     if token != identity.partition(" ")[0]:
         raise UserError(
-            f"{mark.rpartition('/')[0]} belongs to the working folder {place}; use another prefix here, or, if that "
-            f"folder is no longer used, take it over: gcloud storage rm {mark}"
+            f"{mark.rpartition('/')[0]} belongs to the working folder {place}; use another prefix here, such as "
+            f"--default-storage-prefix {mark.rpartition('/')[0]}/{Path.cwd().name}, or, if that folder is no longer "
+            f"used, take it over: gcloud storage rm {mark}"
         )
 
 

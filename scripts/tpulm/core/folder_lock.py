@@ -1,4 +1,4 @@
-"""One workflow at a time per folder of results, by a lock that the kernel holds: a killed one leaves no lock behind.
+"""One workflow at a time in a working folder, by a lock that the kernel holds: a killed one leaves no lock behind.
 
 The workflow and each of its jobs share a lock on one file; a workflow starts only when no process holds it. So jobs
 that outlive a killed workflow keep the next one out, too, and no file has two writers. A job that a scheduler starts
@@ -21,50 +21,40 @@ from tpulm.core.errors import UserError
 IDENTITY = Path(".snakemake") / "folder"
 START = "WORKFLOW_START"  # in the environment of jobs: which workflow started them
 AWAITED = "WORKFLOW_START_AWAITED"  # in the environment of jobs whose workflow has to have called `enter`
-LOCKS = "WORKFLOW_LOCKS"  # in the environment of jobs: the locks that their workflow has, separated as in PATH
-held: dict[str, int] = {}  # by lock, open for the life of the process; the kernel lets go when it ends
+LOCK = Path(".snakemake") / "workflow.flock"
+held: list[int] = []  # the lock, open for the life of the process; the kernel lets go when it ends
 
 
-def lock_of(folder: str) -> Path:
-    """Return the file whose lock a workflow holds that writes to a folder: experiments/NAME/, or "" for this one."""
-    name = folder.strip("/").replace("/", ".")
-    return Path(".snakemake") / (f"workflow.{name}.flock" if name else "workflow.flock")
-
-
-def last_start(folder: str) -> int:
-    """Return when a workflow last started in a folder (ns since 1970); 0 for never, -1 where one is at work now.
-
-    folder  see `lock_of`
-    """
+def last_start() -> int:
+    """Return when a workflow last started in this folder (ns since 1970); 0 for never, -1 where one is at work now."""
     try:
-        with open(lock_of(folder), "rb") as file:
+        with open(LOCK, "rb") as file:
             return os.fstat(file.fileno()).st_mtime_ns if taken(file.fileno(), fcntl.LOCK_EX) else -1
     except OSError:
         return 0
 
 
-def enter(folder: str, seen: int) -> None:
-    """Take a folder, see `lock_of`, for a workflow that planned its jobs when `last_start` returned `seen`.
+def enter(seen: int) -> None:
+    """Take this folder, for a workflow that planned its jobs when `last_start` returned `seen`.
 
     Raises UserError where another one is at work, or was since then: the plan may repeat what that one did.
     """
-    lock = lock_of(folder)
-    if str(lock) in held:
+    if held:
         return  # by another module of the same workflow
-    start = os.environ[START] if held else secrets.token_hex(8)
-    lock.parent.mkdir(exist_ok=True)
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o664)
-    held[str(lock)] = descriptor
+    start = secrets.token_hex(8)
+    LOCK.parent.mkdir(exist_ok=True)
+    descriptor = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o664)
+    held.append(descriptor)
     if not taken(descriptor, fcntl.LOCK_EX):
-        raise UserError(refusal(descriptor, folder))
+        raise UserError(refusal(descriptor))
     if os.fstat(descriptor).st_size and os.fstat(descriptor).st_mtime_ns != seen:
         raise UserError("another snakemake has run here since this one started; run the command again.")
     os.ftruncate(descriptor, 0)
-    os.environ |= {START: start, LOCKS: os.pathsep.join(held)}
+    os.environ[START] = start
     words = (os.getpid(), time.strftime("%H:%M:%S"), start, socket.gethostname())
     os.pwrite(descriptor, f"{' '.join(map(str, words))}\n".encode(), 0)
     if not taken(descriptor, fcntl.LOCK_SH):  # so that its jobs can share it
-        raise UserError(refusal(descriptor, folder))
+        raise UserError(refusal(descriptor))
 
 
 def identity() -> str:
@@ -85,17 +75,17 @@ def check_entered() -> None:
 
 
 def join() -> None:
-    """Share the locks of the workflow, as a job does; where there is no file or no lock to be had, go without."""
-    for lock in filter(None, os.environ.get(LOCKS, "").split(os.pathsep)):
+    """Share the lock of the workflow, as a job does; where there is no file or no lock to be had, go without."""
+    if START in os.environ and not held:
         with contextlib.suppress(OSError):
-            held[lock] = os.open(lock, os.O_RDONLY)
-            taken(held[lock], fcntl.LOCK_SH)
+            held.append(os.open(LOCK, os.O_RDONLY))
+            taken(held[0], fcntl.LOCK_SH)
 
 
-def check_start(folder: str) -> None:
-    """Raise UserError in a job whose workflow is gone, when another one has the folder."""
+def check_start() -> None:
+    """Raise UserError in a job whose workflow is gone, when another one has this folder."""
     try:
-        if os.environ.get(START, "") in lock_of(folder).read_text():
+        if os.environ.get(START, "") in LOCK.read_text():
             return
     except OSError:  # no folder that is shared with the workflow
         return
@@ -140,14 +130,13 @@ def holder(descriptor: int) -> list[str]:
     return words if len(words) == 4 else ["?", "?", "?", "?"]
 
 
-def at_work() -> dict[Path, bool | None]:
-    """Return the locks of this folder, the last taken first, and whether their workflows still run, see `alive`."""
-    found = sorted(Path(".snakemake").glob("workflow*.flock"), key=lambda lock: lock.stat().st_mtime_ns, reverse=True)
-    states = {}
-    for lock in found:
-        with open(lock, "rb") as file:
-            states[lock] = alive(file.fileno())
-    return states
+def at_work() -> bool | None:
+    """Return whether the workflow that entered this folder last still runs, see `alive`; False where none has."""
+    try:
+        with open(LOCK, "rb") as file:
+            return alive(file.fileno())
+    except OSError:
+        return False
 
 
 def alive(descriptor: int) -> bool | None:
@@ -162,18 +151,19 @@ def alive(descriptor: int) -> bool | None:
     return state != "Z"  # one that was killed stays so until its parent asks for it
 
 
-def refusal(descriptor: int, folder: str) -> str:
+def refusal(descriptor: int) -> str:
     """Return the sentence for a folder that is taken."""
-    where = f"in {folder.rstrip('/')}" if folder else "in this folder"
     process, since, _, host = holder(descriptor)
     if alive(descriptor):
-        return f"another snakemake is running {where} (process {process}, since {since}); wait for it, or stop it."
+        return (
+            f"another snakemake is running in this folder (process {process}, since {since}); wait for it, or stop it."
+        )
     if alive(descriptor) is None:
         return (
-            f"another snakemake, or its jobs, are running {where} (process {process} on {host}, since "
-            f"{since}); wait for them, or stop them."
+            f"another snakemake, or its jobs, are running in this folder (process {process} on {host}, since {since}); "
+            "wait for them, or stop them."
         )
     return (
-        f"jobs of a snakemake that was killed are still running {where}; run the command again when they have "
+        "jobs of a snakemake that was killed are still running in this folder; run the command again when they have "
         "ended, or stop them: pgrep -af .snakemake/scripts lists those on this machine, squeue those of Slurm."
     )

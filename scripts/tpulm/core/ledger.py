@@ -41,8 +41,7 @@ from tpulm.core.secrets import redacted_values
 FOLDER = "results/jobs"
 # Below it are Snakemake's copies of what is in buckets: BUCKET/NAME.
 COPIES = ".snakemake/storage/gcs/"
-# Where the path in a working folder begins.
-IN_EXPERIMENT, IN_FOLDER = re.compile(r"/experiments/[^/]+/(?:results|logs)/"), re.compile(r"/(?:results|logs)/")
+IN_FOLDER = re.compile(r"/(?:results|logs)/")  # where the path in a working folder begins
 CLOCKS_DIFFER = 60  # seconds, at most, between hosts
 MANY, AT_ONCE = "all.json", 50  # an object with many records, by their names; so many are few
 
@@ -72,7 +71,7 @@ def log_of(path: Path) -> str:
 
 def name_here(path: str) -> str:
     """Return the path of a result or a log in a working folder, also for its URL and for Snakemake's copy of it."""
-    known = (IN_EXPERIMENT.search(path) or IN_FOLDER.search(path)) if bucket.remote(path) or COPIES in path else None
+    known = IN_FOLDER.search(path) if bucket.remote(path) or COPIES in path else None
     return path[known.start() + 1 :] if known else path
 
 

@@ -21,7 +21,7 @@ from tpulm.release.crate import crate_of
 from tpulm.release.provenance import JOBS
 from tpulm.release.rebuild import minors_of
 from tpulm.release.verify import MANIFEST, damages_of
-from tpulm.specs.artifacts import CHECKPOINT_FILES, experiment_folder, in_experiment
+from tpulm.specs.artifacts import CHECKPOINT_FILES
 
 # How an artifact made again is compared: `bytes`, the same on every machine; `numbers`, it follows from floating-point
 # sums, and has the same bytes on the same kind of processor only; `time`, it tells of time or of other runs, and
@@ -278,7 +278,7 @@ def readme(recipe: Mapping[str, Any], manifest: Mapping[str, Any], largest: int,
         file=Path(recipe["target"]).name,
         python=f"python{pythons[0] if pythons else 3}",
         largest=f"{largest:,}",
-        results=in_experiment("<results>", experiment_folder(recipe["completed"])),
+        results="results",
         commit=commit + (" and changed since" if version["changed"] else ""),
         kept=sum(facts["included"] for facts in artifacts.values()),
         all=len(artifacts),

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from tpulm.core.experiments import directory_option
 from tpulm.core.scores import verdict
 from tpulm.report import charts
 from tpulm.report.curves import curves_of, first_measures, leading, over_tokens, scores_of
@@ -51,7 +52,7 @@ def described(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any
 def demo(recipe: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the command that opens a page to type into the models that have been evaluated; None without any."""
     folders = [f"{recipe['results']}/{run['folder']}" for run in runs if run["figures"]]
-    return f"python tools/demo.py {' '.join(folders)}" if folders else None
+    return f"python tools/demo.py {directory_option()}{' '.join(folders)}" if folders else None
 
 
 def middle(values: list | None) -> float | None:

@@ -1,21 +1,11 @@
 """Names that several stages share: splits, special tokens, and the files that one stage passes to the next."""
 
-from collections.abc import Mapping
-
 SPLITS = ("train", "validation", "test")
 
 
-def experiment_folder(config: Mapping) -> str:
-    """Return the folder that has results/ and logs/ of a config, such as experiments/sums/; "" for the working folder.
-
-    Paths of artifacts and logs begin with <results>/ and <logs>/ in place of it, see `tpulm.workflow.paths`.
-    """
-    return f"experiments/{config['experiment']}/" if "experiment" in config else ""
-
-
-def in_experiment(path: str, folder: str) -> str:
-    """Return a path that begins with <results>/ or <logs>/ with these in `folder`, see `experiment_folder`."""
-    return path.replace("<results>", f"{folder}results").replace("<logs>", f"{folder}logs")
+def resolved(path: str) -> str:
+    """Return a path that begins with Snakemake's <results>/ or <logs>/ as a path in the working folder."""
+    return path.replace("<results>", "results").replace("<logs>", "logs")
 
 
 def lengths_file(corpus: str) -> str:

@@ -1,4 +1,4 @@
-"""Where artifacts are: in the working folder, in the folder of an experiment, in a module's prefix, in a bucket.
+"""Where artifacts are: in the working folder, in a module's prefix, in a bucket.
 
 Paths of artifacts and logs begin with <results>/ and <logs>/, Snakemake's pathvars. Snakemake puts the folders in their
 place in inputs, outputs and logs. In params and for what the Snakefile itself reads, `Paths` does.
@@ -16,50 +16,45 @@ from tpulm.compat.snakemake import default_storage, prefixing, source_input
 from tpulm.compat.snakemake_gcs import list_once
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
-from tpulm.specs.artifacts import in_experiment
+from tpulm.specs.artifacts import resolved
 from tpulm.workflow.code_inputs import imported
 
 
 class Paths:
     """Turns paths below <results>/ into where they are, and files of the workflow's source into inputs."""
 
-    def __init__(self, workflow: Any, storage: Any, root: Path, folder: str):
+    def __init__(self, workflow: Any, storage: Any, root: Path):
         """Take Snakemake's workflow and storage object while a Snakefile is parsed.
 
         Raises UserError for a bucket in which paths could not be told from the prefix.
 
-        root    folder of this workflow's Snakefile: as a module, it is not the folder of the outer one
-        folder  the folder of the experiment, see `experiment_folder`
+        root  folder of this workflow's Snakefile: as a module, it is not the folder of the outer one
         """
-        self.root, self.storage, self.folder = root, storage, folder
+        self.root, self.storage = root, storage
         self.stored, prefix = default_storage(workflow)
         self.bucket = f"{prefix.rstrip('/')}/" if self.stored == "gcs" else ""
-        parts = {"experiments", "results", "logs"} & set(self.bucket.split("/")[3:])
+        parts = {"results", "logs"} & set(self.bucket.split("/")[3:])
         if parts:
             raise UserError(
                 f"--default-storage-prefix is {prefix}, which has the folder {min(parts)}; allowed: others than "
-                "experiments, results and logs, which the workflow makes there."
+                "results and logs, which the workflow makes there."
             )
         if self.bucket and workflow.is_main_process:
             list_once(self.bucket)
         self.prefix = prefixing(workflow)
 
-    def resolved(self, path: str) -> str:
-        """Return a path with the folders of its pathvars."""
-        return in_experiment(path, self.folder)
-
     def check(self, pathvars: Any) -> None:
         """Raise UserError where Snakemake's pathvars are not those that params follow, as a module's user can set."""
         for name in ("results", "logs"):
-            if pathvars.get(name) != self.resolved(f"<{name}>"):
+            if pathvars.get(name) != name:
                 raise UserError(
-                    f"pathvars.{name} is {pathvars.get(name)}; set `experiment` in the config of this workflow "
-                    "instead, or `prefix` of the module."
+                    f"pathvars.{name} is {pathvars.get(name)}; run Snakemake in another folder instead, or set "
+                    "`prefix` of the module."
                 )
 
     def prefixed(self, path: str) -> str:
         """Return a resolved path with the prefix that Snakemake gives to a module's paths."""
-        return self.prefix(self.resolved(path))
+        return self.prefix(resolved(path))
 
     def located(self, path: str) -> str:
         """Return where an artifact is: its path, or its URL where results go to Google Cloud Storage."""
@@ -74,7 +69,7 @@ class Paths:
 
         Other inputs are copied from the bucket to the machine of the job first.
         """
-        return self.storage.gcs(self.located(path), retrieve=False) if self.bucket else self.resolved(path)
+        return self.storage.gcs(self.located(path), retrieve=False) if self.bucket else resolved(path)
 
     def text(self, path: str) -> Any:
         """Return a file of the user's text as an input: of this machine, or read where it is in a bucket."""

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tpulm.compat.snakemake import executor_settings, jobs_before, pending_jobs, rule_name, until
+from tpulm.compat.snakemake import carries_sources, executor_settings, jobs_before, pending_jobs, rule_name, until
 from tpulm.config.evaluations import Evaluations
 from tpulm.config.model_sizes import checkpoint_bytes
 from tpulm.core import bucket, folder_lock, ledger
@@ -23,6 +23,11 @@ from tpulm.workflow.paths import Paths
 from tpulm.workflow.trackers import absent, check_installed
 
 Result = TypeVar("Result")
+UNKNOWN = (
+    "{}/ has no .snakemake/metadata beside it, so Snakemake cannot say which files another config or code made; bring "
+    "that folder along, move the files away, or take them as they are: snakemake --touch, with the options of this "
+    "command."
+)
 
 
 def or_exit(function: Callable[..., Result], *arguments: object) -> Result:
@@ -95,16 +100,18 @@ class Start:
         self.tfrecords = rule_name(workflow, "tfrecords")  # the target, also of a module
         self.follower: subprocess.Popen | None = None  # what passes metrics on to trackers
         if workflow.is_main_process:
-            self.seen = folder_lock.last_start(self.place.folder)
+            self.seen = folder_lock.last_start()
             # A module's checks run only where the outer workflow calls its `onstart`.
             os.environ[folder_lock.AWAITED] = "1"
         else:
             folder_lock.join()
-            folder_lock.check_start(self.place.folder)
+            folder_lock.check_start()
 
     def notes(self) -> list[str]:
-        """Return what to tell before jobs start: that results/ cannot be written."""
-        return folder_lock.unwritable(self.place.located("<results>"))
+        """Return sentences about results/ before jobs start: it cannot be written, or Snakemake does not know it."""
+        results = self.place.located("<results>")
+        unknown = Path(results).is_dir() and not Path(".snakemake/metadata").is_dir() and not self.workflow.touch
+        return folder_lock.unwritable(results) + [UNKNOWN.format(results)] * unknown
 
     def before_jobs(self) -> None:
         """Take the folder, and refuse what cannot or must not run.
@@ -113,6 +120,13 @@ class Start:
         small, a disk that is too full, a place that cannot run the jobs, no token to publish with.
         """
         workflow, results = self.workflow, self.place.located("<results>")
+        if carries_sources(workflow) and self.place.root.resolve() != Path.cwd():
+            here = os.path.relpath(Path.cwd(), self.place.root)
+            raise UserError(
+                f"the jobs of this profile get the files of the working folder, which is {here}, but the workflow is "
+                f"above it; without -d, type: snakemake --configfile {here}/config.yaml --default-storage-prefix, with "
+                "a prefix of this experiment."
+            )
         # Without TensorBoard, which is the default, there is a note.
         check_installed([name for name in self.config["trackers"] if name != "tensorboard"])
         if bucket.remote(results):
@@ -120,7 +134,7 @@ class Start:
             bucket.claim(self.place.located(".belongs-to"), folder_lock.identity())
         else:
             folder_lock.check_writable(results)
-        folder_lock.enter(self.place.folder, self.seen)
+        folder_lock.enter(self.seen)
         upgrade.take_over(results)
         if workflow.touch:
             return

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tpulm.config.outline import Run
+from tpulm.specs.artifacts import resolved
 from tpulm.workflow.paths import Paths
 
 SCRIPTS = Path(__file__).parents[2]
@@ -39,7 +40,7 @@ def start(given: dict, place: Paths) -> subprocess.Popen | None:
     """
     if not given["trackers"]:
         return None
-    path = Path(place.resolved("<logs>/trackers.log"))
+    path = Path(resolved("<logs>/trackers.log"))
     path.parent.mkdir(parents=True, exist_ok=True)
     folders = [str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])]
     with open(path, "w", encoding="utf-8") as log:
