@@ -1,0 +1,149 @@
+"""Choose the sizes of vocabularies and models, and the steps that a text is enough for."""
+
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+from sentencepiece import SentencePieceProcessor
+from tpulm.config.model_sizes import model_size
+from tpulm.config.outline import Outline
+from tpulm.core.accelerators import GIB, GPU_PATTERN, parse_gpu, slice_hosts, topology
+from tpulm.core.errors import UserError
+from tpulm.specs.record_arrays import predictions_per_record
+from tpulm.specs.training_step import MOST_HOST_DEVICES
+from tpulm.tokenization.causal import train_vocabulary
+from tpulm.tokenization.pipeline import Recipe
+from tpulm.tokenization.training import COVERAGE, train
+from tpulm.tokenization.words import most_of
+
+from newconfig.sample import Text
+
+TRIAL = 1_000_000  # characters that a trial vocabulary is trained on
+
+
+def vocabulary(text: Text, most: int) -> tuple[int, float, float]:
+    """Return a size up to `most` that the text has enough pieces for, and tokens per character. Raises UserError.
+
+    The tokens are those of records, first of masked and then of causal models: of whole documents, with special tokens
+    around each.
+    """
+    ends = np.cumsum([len(document) for document in text.sample])
+    alphabet = len(most_of(Counter("".join(text.sample)), COVERAGE))
+    trial = list(text.sample[: int(np.searchsorted(ends, TRIAL)) + 1])
+    characters, whitespace = sum(map(len, trial)), "runs" if text.runs else "keep"
+    smallest = alphabet + 300  # causal models have a piece for each byte, too
+    size = max(smallest, min(most, text.characters // 100))
+    while size >= smallest:
+        try:
+            # A trial has half as many more pieces, since some text is held out.
+            asked = 3 * min(size, characters // 100) // 2
+            train([trial], Recipe("unigram", max(smallest, asked), whitespace=whitespace))
+            size = -(-size // 64) * 64
+            tokenizer, _ = train([trial], Recipe("unigram", max(smallest, min(size, asked)), whitespace=whitespace))
+            masked = sum(len(one.ids) for one in tokenizer.encode_batch_fast(trial))
+            pieces = SentencePieceProcessor(model_proto=train_vocabulary(trial, size, "base.NAME.vocab_size"))
+            causal = sum(map(len, pieces.encode(trial))) + 2 * len(trial)
+            return size, masked / characters, causal / characters
+        except UserError:
+            size = 2 * size // 3
+    raise UserError(
+        f"{text.found}, {alphabet:,} different characters: too little is repeated for a vocabulary of {smallest:,} "
+        "pieces; allowed: more text."
+    )
+
+
+def steps(tokens: float, record: tuple[int, int], epochs: int, bounds: tuple[int, int], parts: int, rate: str) -> list:
+    """Return the lines of a run that set its steps, batch size and learning rate.
+
+    tokens  of the training split; record  batch size and tokens of a record; bounds  fewest and most steps
+    parts   checkpoints
+    """
+    per_step, unit = math.prod(record), 100 * parts
+    number = unit * round(min(max(epochs * tokens / per_step, bounds[0]), bounds[1]) / unit)
+    return [
+        f"steps: {number}   # about {number * per_step / tokens:,.1f} epochs",
+        f"checkpoint_every: {number // parts}",
+        f"batch_size: {record[0]}",
+        f"learning_rate: {rate}",
+        f"schedule: {{shape: wsd, warmup_steps: {number // 15}, decay_steps: {number // 3}}}",
+        "optimizer: {weight_decay: 0.01, global_clipnorm: 1.0}",
+    ]
+
+
+def for_cpus(text: Text, characters: float) -> dict:
+    """Return the values of CPUS, with which each model trains in minutes; characters  of the training split."""
+    size, *rates = vocabulary(text, 4096 if text.characters < 16e6 else 8192)
+    masked, causal = (rate * characters for rate in rates)
+    return {
+        "size": size,
+        "length": 128,
+        "shards": 2,
+        "dropout": 0.0 if masked > 3e5 else 0.1,  # a short text is read many times
+        "masked": steps(masked, (32, 128), 40, (300, 1500), 3, "2e-3"),
+        "causal": steps(causal, (16, 128), 20, (300, 900), 3, "3e-3"),
+    }
+
+
+def for_slice(text: Text, characters: float, accelerator: str) -> dict:
+    """Return the values of SLICE, with microbatches that fit a device. Raises UserError.
+
+    characters  of the training split
+    """
+    hosts, plan, room = 1, "", 16  # records of 512 tokens on a device
+    if re.fullmatch(GPU_PATTERN, accelerator):
+        devices = parse_gpu(accelerator)[1]
+    else:
+        try:
+            found = topology(accelerator)
+        except UserError as error:
+            raise UserError(f"--accelerator: {str(error).rstrip('.')}; or GPUs, such as h100:4.") from None
+        devices, hosts, plan = found.devices, slice_hosts(accelerator), f"{{topologies: [{accelerator}]}}"
+        room = 8 if found.hbm < 12 * GIB else 16
+    if devices > MOST_HOST_DEVICES:
+        raise UserError(f"--accelerator: {accelerator} has {devices:,} devices; allowed: {MOST_HOST_DEVICES} at most.")
+    each = max(2, min(room, 512 // devices))
+    parts = max(1, 512 // (each * devices))
+    size, *rates = vocabulary(text, min(32_768, max(4096, text.characters // 1000)))
+    masked, causal = (rate * characters for rate in rates)
+    return {
+        "size": size,
+        "length": 512,
+        "shards": min(1024, max(4, text.characters // 400_000_000)),
+        "accelerator": accelerator,
+        "parts": parts,
+        "devices": devices,
+        "hosts": hosts,
+        "plan": plan and f"{plan}   # `snakemake plan` estimates memory and time",
+        "masked": steps(masked, (parts * each * devices, 512), 40, (1000, 100_000), 10, "5e-4"),
+        "causal": steps(causal, (parts * each // 2 * devices, 1024), 4, (500, 10_000), 5, "6e-4"),
+    }
+
+
+def estimate(config: Mapping) -> str:
+    """Return how long the runs take at the speed of matrix products of a thread on this machine, which is measured."""
+    one, other, times = np.ones((2048, 512), np.float32), np.ones((512, 512), np.float32), []
+    for _ in range(10):
+        start = time.perf_counter()
+        one @ other
+        times.append(time.perf_counter() - start)
+    speed, found = 2 * 2048 * 512 * 512 / min(times), []
+    for run in Outline(config).runs.values():
+        recipe, size, length = run.recipe, model_size(run), run.tokens_per_step // run.recipe["batch_size"]
+        masking = recipe.get("masking")
+        head = predictions_per_record(length, masking["mlm_probability"]) / length if masking else 1
+        weights = size.parameters - size.table * (1 - head) + 2 * size.layers * size.hidden * length
+        found.append(f"{run.key} {6 * weights * run.tokens_per_step * recipe['steps'] / speed / 60:.1f} min")
+    return (
+        f"estimate: {', '.join(found)}, each on one CPU thread, at the measured {speed / 1e9:.0f} GFLOP/s. Training "
+        "may take twice as long, and the other jobs take minutes."
+    )
+
+
+def planned(config: Mapping) -> str:
+    """Return how to get an estimate for an accelerator."""
+    if not config["plan"]["topologies"]:
+        return "estimate: none, because only TPUs have plans."
+    return "estimate: `snakemake plan --configfile my.yaml` compiles the runs and estimates memory and time."
