@@ -1,11 +1,13 @@
 """Read the user's files: text, JSON, CSV and Parquet, each also through gzip; and datasets of the Hugging Face Hub."""
 
+import codecs
 import contextlib
 import gzip
 import io
 import json
 import os
 import re
+import shlex
 import shutil
 import tempfile
 import zlib
@@ -21,6 +23,15 @@ from tpulm.corpus.sources import Part, divisible, kind_of, packed, reading
 
 CHARACTERS = 4 << 20  # that are read at once
 EMPTY_LINE = re.compile(rb"\n(?=(\r?\n))")
+CONTROL = re.compile("[\0-\x08\x0b\x0e-\x1f\x7f-\x9f]")  # control characters, but for white space
+CONTROL_BYTES = re.compile(rb"[\0-\x08\x0b\x0e-\x1f\x7f]|\xc2[\x80-\x9f]")  # the same in UTF-8
+MOST_CONTROL = 1e-3  # share of the characters of a text
+MARKS = {
+    "UTF-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),  # before UTF-16, whose mark it begins with
+    "UTF-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+}
+NOT_ASCII = bytes(range(0x80, 0x100))
+SEARCHED = 16 << 20  # bytes in which a file shows its encoding
 
 
 class Range(io.RawIOBase):
@@ -95,7 +106,7 @@ def blocks(path: str, start: int, stop: int | None) -> Iterator[str]:
         block = file.read(CHARACTERS)
         block = block.removeprefix("\ufeff") if not start else block
         while block:
-            yield block + file.readline()
+            yield plain_text(path, block + file.readline())
             block = file.read(CHARACTERS)
 
 
@@ -217,7 +228,7 @@ def read_file(file: str, sample_by: str, form: Form, piece: tuple[int, int]) -> 
 def whole(file: str) -> str:
     """Return the text of a file, without a byte order mark."""
     with open_text(file) as text:
-        return text.read().removeprefix("\ufeff")
+        return plain_text(file, text.read().removeprefix("\ufeff"))
 
 
 def opened(file: str) -> IO[bytes]:
@@ -229,6 +240,8 @@ def read_csv(file: str, form: Form) -> Documents:
     """Yield the documents of a CSV file. "NA" and "001" stay the text that they are."""
     import pandas
 
+    with opened(file) as data:
+        plain_text(file, data.read(LOOK).decode("utf-8", "ignore"))
     with opened(file) as data:
         form.check(file, list(pandas.read_csv(data, nrows=0)))
     # The other columns are read, too: else a line with too many fields would pass.
@@ -311,14 +324,72 @@ def mistake(file: str, error: Exception) -> UserError:
                 if kind != "parquet":
                     line.decode("utf-8")
     except UnicodeDecodeError as bad:
-        byte = bad.object[bad.start]
-        hint = "" if packed(file) else f" To convert text in Latin-1: iconv -f ISO-8859-1 -t UTF-8 {file} > NEW."
         return UserError(
-            f"{file}, line {number}, is not UTF-8 text: byte {bad.start + 1} of the line is {byte:#04x}.{hint}"
+            f"{file}, line {number}, is not UTF-8 text: byte {bad.start + 1} of the line is "
+            f"{bad.object[bad.start]:#04x}; {converting(file)}."
         )
     except (EOFError, gzip.BadGzipFile, zlib.error):
         return UserError(f"{file} is not a complete gzip file.")
     return UserError(f"{file} is not a complete {name_of(file)} file: {reason(error)}.")
+
+
+def plain_text(file: str, text: str) -> str:
+    """Return text of a file as it is. Raises UserError for control characters, as UTF-16 read as UTF-8 has them."""
+    share = len(CONTROL.findall(text)) / max(1, len(text))
+    if share <= MOST_CONTROL:
+        return text
+    place = 1
+    with opened(file) as lines:
+        for line in lines:
+            if found := CONTROL_BYTES.search(line):
+                raise UserError(
+                    f"{file} is not plain text: {share:.1%} of its characters are control characters, the first of "
+                    f"them byte {place + found.start():,} of the file ({found[0].hex()}); allowed: {MOST_CONTROL:.1%}; "
+                    f"{converting(file)}."
+                )
+            place += len(line)
+    return text
+
+
+def converting(file: str) -> str:
+    """Return how to convert a file to UTF-8, as a part of a sentence."""
+    with opened(file) as data:
+        name = encoding_of(data.read(SEARCHED))
+    if not name:
+        return "to convert text in another encoding: `iconv -f ENCODING -t UTF-8`, with a name of `iconv -l`"
+    command, source = f"iconv -f {name} -t UTF-8", shlex.quote(file)
+    if not bucket.remote(file):
+        command = f"gzip -dc {source} | {command} > NEW" if packed(file) else f"{command} {source} > NEW"
+    return f"it seems to be {name}, which `{command}` converts"
+
+
+def encoding_of(data: bytes) -> str:
+    """Return the encoding that the beginning of a text seems to have, as iconv calls it; "" where nothing fits."""
+    for name, marks in MARKS.items():
+        if data.startswith(marks):
+            return name
+    data = data[: len(data) // 4 * 4]
+    zeros = [data[first::4].count(0) * 4 / max(1, len(data)) for first in range(4)]
+    western = len(data.translate(None, NOT_ASCII)) > 0.75 * len(data)  # else the letters are of another script
+    if max(zeros) > MOST_CONTROL:  # 00 is the first byte of each UTF-32 character, and of ASCII's in UTF-16
+        utf32 = [name for name, first in (("UTF-32LE", 3), ("UTF-32BE", 0)) if zeros[first] == 1]
+        names = [*utf32, "UTF-16LE" if zeros[1] + zeros[3] > zeros[0] + zeros[2] else "UTF-16BE"]
+    else:
+        names = ["WINDOWS-1252", "ISO-8859-1"] if western and not is_utf8(data) else []
+    for name in names:
+        with contextlib.suppress(UnicodeDecodeError):
+            if len(CONTROL.findall(text := data.decode(name))) <= MOST_CONTROL * len(text):
+                return name
+    return ""
+
+
+def is_utf8(data: bytes) -> bool:
+    """Return whether the beginning of a text, which may end within a character, is UTF-8."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(data)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def name_of(file: str) -> str:

@@ -5,6 +5,7 @@ Snakemake asks for the parts while it reads the Snakefile: they follow from name
 
 import glob
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -102,7 +103,7 @@ def source_files(where: str, recipe: Mapping) -> dict[str, list[str]]:
         return {}
     globs = recipe["files"]
     globs = {"train": globs} if isinstance(globs, list) else globs
-    found = {split: sorted({path for one in named for path in expand(where, one)}) for split, named in globs.items()}
+    found = {split: each_once(path for one in named for path in expand(where, one)) for split, named in globs.items()}
     plain = [path for paths in found.values() for path in paths if kind_of(path) == "text"]
     for key in ("template", "messages"):
         if plain and key in recipe:
@@ -123,8 +124,7 @@ def task_files(where: str, recipe: Mapping) -> dict[str, list[str]]:
 
 def benchmark_files(where: str, text: Mapping) -> list[str]:
     """Return the local files whose n-grams training documents must not have, sorted, without repeats."""
-    found = {path for glob in text["decontaminate"]["files"] for path in expand(f"{where}.decontaminate", glob)}
-    return sorted(found)
+    return each_once(path for one in text["decontaminate"]["files"] for path in expand(f"{where}.decontaminate", one))
 
 
 def size_of(file: str) -> int:
@@ -138,7 +138,7 @@ def expand(where: str, pattern: str) -> list[str]:
         SIZES.update(found := bucket.matching(pattern))
         paths = list(found)
     else:
-        paths = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
+        paths = each_once(filter(os.path.isfile, matching(pattern)))
     if not paths:
         hint = f", which is a folder; allowed: files, such as {os.path.join(pattern, '*')}"
         raise UserError(f"{where}.files: no file matches {pattern}{hint if os.path.isdir(pattern) else ''}.")
@@ -146,6 +146,43 @@ def expand(where: str, pattern: str) -> list[str]:
         if not kind_of(path):
             raise UserError(f"{where}.files: {path} has an unknown extension; allowed: {ALLOWED}.")
     return paths
+
+
+def matching(pattern: str) -> Iterator[str]:
+    """Yield the paths that a glob stands for; `**` enters each folder once, though symbolic links may lead back."""
+    pattern = re.sub(r"(^|/)\*\*$", r"\1**/*", pattern)
+    found = re.search(r"(^|/)\*\*/", pattern)
+    if not found:
+        yield from glob.glob(pattern, recursive=True)
+        return
+    roots = glob.glob(pattern[: found.start()] or found[1]) if found.end() > 3 else [""]
+    for folder in (folder for root in roots for folder in folders_below(root)):
+        yield from matching(os.path.join(glob.escape(folder), pattern[found.end() :]))
+
+
+def folders_below(root: str) -> Iterator[str]:
+    """Yield a folder and those in it that are not hidden, each once: first those that no symbolic link leads to."""
+    entered, waiting = set(), [root]
+    while waiting:
+        links: list[str] = []
+        for folder, names, _ in (found for start in waiting for found in os.walk(start or ".")):
+            names[:] = [name for name in names if not name.startswith(".")]
+            if (real := os.path.realpath(folder)) in entered:
+                names.clear()
+                continue
+            entered.add(real)
+            path = folder if root else os.path.normpath(folder).removeprefix(".")
+            yield path
+            links += [os.path.join(path, name) for name in names if os.path.islink(os.path.join(folder, name))]
+        waiting = links
+
+
+def each_once(paths: Iterable[str]) -> list[str]:
+    """Return paths in their order, sorted; of several paths of one file, the shortest."""
+    first: dict[str, str] = {}
+    for path in sorted(paths, key=lambda path: (len(path), path)):
+        first.setdefault(path if bucket.remote(path) else os.path.realpath(path), path)
+    return sorted(first.values())
 
 
 def part_bytes(total: int) -> int:
@@ -250,7 +287,7 @@ def pair_sources(name: str, recipe: Mapping) -> list[str]:
         folder = Path(recipe["dataset"])
         return sorted(str(path) for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
     where = f"evaluation.pairs.sets.{name}"
-    found = sorted({path for glob in recipe["files"] for path in expand(where, glob)})
+    found = each_once(path for one in recipe["files"] for path in expand(where, one))
     for path in found:
         if kind_of(path) == "text":
             raise UserError(f"{where}.files: {path} has no columns; allowed: {ALLOWED.removeprefix('.txt, ')}.")
