@@ -3,7 +3,8 @@
     python tools/new_config.py PATH... > my.yaml                       small models, minutes on two CPU cores
     python tools/new_config.py PATH... --accelerator v5e-8 > my.yaml   models and batches for this accelerator
 
-PATH is a file, a folder or a glob. Standard error has what was found and an estimate of the time.
+PATH is a file, a folder, a glob, or hf://OWNER/NAME: a dataset of the Hugging Face Hub. Standard error has what was
+found, what was chosen, and an estimate of the time.
 """
 
 import argparse
@@ -18,7 +19,7 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tools")]
 
 try:
     from newconfig.sample import look
-    from newconfig.sizes import estimate, planned
+    from newconfig.sizes import estimate
     from newconfig.writing import config_of
     from ruamel.yaml import YAML
     from tpulm.config.reading import complete
@@ -31,7 +32,9 @@ except ModuleNotFoundError as error:
 def main() -> None:
     """Print the config of the text that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", metavar="PATH", nargs="+", help=f"a file of {ALLOWED}; a folder; a glob")
+    parser.add_argument(
+        "paths", metavar="PATH", nargs="+", help=f"a file of {ALLOWED}; a folder; a glob; hf://OWNER/NAME"
+    )
     parser.add_argument("--accelerator", help="a TPU slice such as v5e-8, or GPUs such as h100:4; default: CPUs")
     asked = parser.parse_args()
     try:
@@ -41,7 +44,11 @@ def main() -> None:
         parts_of("corpus", config["corpus"])  # its globs find the files
     except UserError as error:
         sys.exit(f"error: {error}")
-    print(f"found: {text.found}", planned(config) if asked.accelerator else estimate(config), sep="\n", file=sys.stderr)
+    notes = [f"note: {note}." for note in text.notes]
+    time = "`snakemake plan --configfile my.yaml` compiles the runs and estimates memory and time."
+    if not config["plan"]["topologies"]:
+        time = "none, because only TPUs have plans." if asked.accelerator else estimate(config)
+    print(f"found: {text.found}", *notes, f"estimate: {time}", sep="\n", file=sys.stderr)
     print(written, end="")
 
 

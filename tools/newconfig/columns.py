@@ -1,10 +1,24 @@
-"""Choose the column of a table that holds its text."""
+"""Choose what of the rows of tables is text: a column, prompts with responses, or conversations."""
 
-from collections.abc import Sequence
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain, islice
 
-from tpulm.core.errors import UserError
+from tpulm.corpus.chat_templates import find_chat_template
 from tpulm.corpus.files import read_files
-from tpulm.corpus.rows import Form
+from tpulm.corpus.rows import ROLES, ChatTemplate, Form
+from tpulm.specs.texts import GEMMA
+
+from newconfig.files import text_size
+
+ROWS_READ = 2000  # of all files together
+PROMPTS = ("instruction", "prompt", "question", "query", "problem", "input")
+CONTEXTS = ("context", "passage", "input")
+RESPONSES = ("response", "output", "answer", "completion", "solution")
+# Identifiers, numbers and words of ASCII; addresses; dates and lists of numbers.
+NO_TEXT = re.compile(r"[!-~]*|(https?://|www\.).*|[\d\s.,:;/+%()-]*", re.DOTALL)
 
 
 class Rows(Form):
@@ -14,27 +28,61 @@ class Rows(Form):
         """Have every column read."""
         self.columns = dict.fromkeys(map(str, found), "column")
 
-    def document_of(self, place: object, row: object) -> object:
-        """Return a value of JSON."""
-        return row
-
-    def documents(self, place: object, columns: Sequence[Sequence[object]]) -> list:
-        """Return each row of a table as a mapping."""
-        return [dict(zip(self.columns, values, strict=True)) for values in zip(*columns, strict=True)]
+    def document(self, place: object, values: Sequence[object]) -> object:
+        """Return a row as a mapping."""
+        return dict(zip(self.columns, values, strict=True))
 
 
 ROWS = Rows("corpus", {"column": "text"})
 
 
-def column_of(files: Sequence[str]) -> str:
-    """Return `text`, or else the column with the most characters in the first row. Raises UserError."""
+def form_of(keys: Mapping) -> Form:
+    """Return how rows become documents by keys of a source, such as `column`."""
+    chat = ChatTemplate(find_chat_template("corpus.chat_template", GEMMA, None, [])) if "messages" in keys else None
+    return Form("corpus", keys, chat)
+
+
+def choose_tables(files: Sequence[str]) -> tuple[list[dict], list[str]]:
+    """Return the keys that say what is text in tables, those of most text first, and the files that the first fit."""
+    amounts, rows, most = Counter[str](), dict[str, list[dict]](), max(20, ROWS_READ // max(1, len(files)))
     for file in files:
-        for row in next(filter(None, read_files([file], "line", ROWS)), [])[:1]:
-            cells = row if isinstance(row, dict) else {}
-            lengths = {name: len(value) for name, value in cells.items() if isinstance(value, str)}
-            if "text" in cells:
-                return "text"
-            if not lengths:
-                raise UserError(f"{file} has no text in its first row; allowed: rows with a column of text.")
-            return max(lengths, key=lambda name: lengths[name])
-    raise UserError(f"{files[0]} is empty; allowed: rows with a column of text.")
+        rows[file] = list(islice(chain.from_iterable(read_files([file], "line", ROWS)), most))
+        per_character = text_size(file) / max(1, len(json.dumps(rows[file], default=str, ensure_ascii=False)))
+        for keys, characters in forms_of(rows[file]).items():
+            amounts[keys] += int(characters * per_character)
+    choices = [json.loads(keys) for keys, _ in amounts.most_common()]
+    if not choices:
+        return [], []
+    needed = set(form_of(choices[0]).columns)
+    return choices, [file for file in files if needed <= set(chain(*rows[file][:1]))]
+
+
+def forms_of(rows: Sequence[Mapping]) -> dict[str, int]:
+    """Return the keys that say what is text in rows, as JSON, each with the characters of that text."""
+    values = {name: [row[name] for row in rows if row.get(name) is not None] for name in dict.fromkeys(chain(*rows))}
+    texts = {name: sum(map(len, cells)) for name, cells in values.items() if cells and is_text(cells)}
+    found: dict[str, int] = {json.dumps({"column": name}): size for name, size in texts.items()}
+    for name, cells in values.items():
+        if cells and all(map(is_conversation, cells)):
+            size = sum(len(message["content"]) for cell in cells for message in cell)
+            found[json.dumps({"messages": name, "chat_template": GEMMA})] = size
+    fields = {name for name, cells in values.items() if any(isinstance(cell, str | int | float) for cell in cells)}
+    prompt, response = (next((name for name in names if name in fields), "") for names in (PROMPTS, RESPONSES))
+    if prompt and response:
+        asked = list(dict.fromkeys([prompt, *(name for name in CONTEXTS if name in fields)]))
+        keys = {"template": "".join(f"{{{name}}}\n" for name in asked), "response": f"{{{response}}}"}
+        found[json.dumps(keys)] = sum(len(str(cell)) for name in (*asked, response) for cell in values[name])
+    return found
+
+
+def is_text(cells: Sequence[object]) -> bool:
+    """Return whether most cells have words, and are no addresses, numbers, identifiers or categories."""
+    texts = [cell for cell in cells if isinstance(cell, str) and not NO_TEXT.fullmatch(cell.strip())]
+    return 2 * len(texts) > len(cells) and len(set(texts)) > 0.2 * len(texts)
+
+
+def is_conversation(cell: object) -> bool:
+    """Return whether a value is a list of messages that chat templates take."""
+    messages = cell if isinstance(cell, list) else []
+    fit = [isinstance(m, dict) and m.get("role") in ROLES and isinstance(m.get("content"), str) for m in messages]
+    return all(fit) and any(message["role"] == "assistant" for message in messages)

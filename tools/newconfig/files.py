@@ -3,23 +3,38 @@
 import glob
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tpulm.core.bucket import remote
 from tpulm.core.errors import UserError
-from tpulm.corpus.sources import ALLOWED, kind_of, packed
+from tpulm.corpus.sources import ALLOWED, each_once, expand, kind_of, matching, packed, size_of
 
 SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}
 
 
-def patterns(path: str) -> list[str]:
-    """Return the globs that an argument stands for: of a folder, one for each kind of file in it. Raises UserError."""
+def find_files(paths: Sequence[str]) -> tuple[dict[str, list[str]], int]:
+    """Return the files that arguments stand for, by glob and each once, and how many other names they have there.
+
+    Raises UserError.
+    """
+    by_glob, names = dict[str, list[str]](), list[str]()
+    for path in paths:
+        inside = list(matching(os.path.join(glob.escape(path), "**", "*"))) if os.path.isdir(path) else []
+        found = {pattern: expand("corpus", pattern) for pattern in patterns(path, inside)}
+        names += [path, *inside] if inside else [file for files in found.values() for file in files]
+        by_glob |= found
+    once = set(each_once(file for files in by_glob.values() for file in files))
+    by_glob = {pattern: [file for file in files if file in once] for pattern, files in by_glob.items()}
+    return by_glob, len(names) - len(set(map(os.path.realpath, names)))
+
+
+def patterns(path: str, inside: Sequence[str]) -> list[str]:
+    """Return the globs of an argument: of a folder, one for each kind of file in it. Raises UserError."""
     if os.path.isfile(path):
         return [glob.escape(path)]
     if os.path.isdir(path):
-        inside = map(Path, glob.glob(os.path.join(glob.escape(path), "**", "*"), recursive=True))
-        files = [file for file in inside if file.is_file() and kind_of(str(file))]
+        files = [Path(file) for file in inside if os.path.isfile(file) and kind_of(file)]
         ends = {"".join(file.suffixes[-2:] if packed(str(file)) else file.suffixes[-1:]) for file in files}
         if not ends:
             raise UserError(f"{path} is a folder without text; allowed: one with files of {ALLOWED}.")
@@ -29,27 +44,33 @@ def patterns(path: str) -> list[str]:
     return [path]
 
 
-def by_split(files: Sequence[str]) -> dict[str, list[str]] | None:
-    """Return globs by split where each file is named for one, such as train.txt or test-1.txt; None otherwise."""
-    found: dict[str | None, list[tuple[str, str]]] = {}
-    for file in files:
-        word = re.split(r"[-_.]", Path(file).name)[0]
-        found.setdefault(SPLITS.get(word.lower()), []).append((file, word))
-    if None in found or "train" not in found:
-        return None
-    return {split: alike(found[split]) for split in ("train", "validation", "test") if split in found}
+def text_size(file: str) -> int:
+    """Return the bytes of a file without compression, about."""
+    size = told = size_of(file)
+    if packed(file) and not remote(file):
+        with open(file, "rb") as data:  # gzip ends with the size, of several members with that of the last one
+            data.seek(max(0, size - 4))
+            told = int.from_bytes(data.read(), "little")
+    return told if told > size else size * (3 if packed(file) or kind_of(file) == "parquet" else 1)
 
 
-def alike(files: Sequence[tuple[str, str]]) -> list[str]:
-    """Return globs of the files of a split, named with their first words: few ones if these match no other files."""
-    names = [file for file, _ in files]
-    ends = {os.path.join(glob.escape(os.path.dirname(file)), f"{word}*{Path(file).suffix}") for file, word in files}
-    same = sorted(file for end in ends for file in glob.glob(end)) == sorted(names)
-    return sorted(ends) if same and len(names) > len(ends) else list(map(glob.escape, names))
+def globs_of(by_glob: Mapping[str, list[str]], chosen: Sequence[str]) -> dict[str, list[str]] | list[str]:
+    """Return the globs of the chosen files; by split where each is named for one, such as train.txt or test-1.txt."""
+    words = {file: re.split(r"[-_.]", Path(file).name)[0] for file in chosen}
+    named = {file: SPLITS.get(word.lower(), "") for file, word in words.items()}
+    if "train" in named.values() and "" not in named.values():
+        splits = [split for split in ("train", "validation", "test") if split in named.values()]
+        return {split: few_globs({file: words[file] for file in chosen if named[file] == split}) for split in splits}
+    globs = [pattern for pattern, files in by_glob.items() if files and set(files) <= set(chosen)]
+    matched = {file for pattern in globs for file in by_glob[pattern]}
+    globs += [glob.escape(file) for file in chosen if file not in matched]
+    return few_globs(dict.fromkeys(chosen, "")) if len(globs) > 9 else globs
 
 
-def fewer(globs: list[str], files: Sequence[str]) -> list[str]:
-    """Return globs of whole folders instead of the many files that a shell makes of *.txt, where both are the same."""
-    ends = sorted({os.path.join(glob.escape(os.path.dirname(f)), f"*{os.path.splitext(f)[1]}") for f in files})
-    same = len(globs) > 9 >= len(ends) and sorted(f for end in ends for f in glob.glob(end)) == list(files)
-    return ends if same else globs
+def few_globs(words: Mapping[str, str]) -> list[str]:
+    """Return globs by the first words of the names of files, or the files where these match others or are not fewer."""
+    ends = {
+        os.path.join(glob.escape(os.path.dirname(f)), f"{word}*{os.path.splitext(f)[1]}") for f, word in words.items()
+    }
+    same = sorted(file for end in ends for file in glob.glob(end)) == sorted(words)
+    return sorted(ends) if same and len(ends) < len(words) else list(map(glob.escape, words))

@@ -1,22 +1,53 @@
 """Choose prompts from a text."""
 
+import math
 import re
+import unicodedata
+from collections import Counter
 
 from newconfig.sample import Text
 
-SENTENCE = re.compile(r"(?:^|(?<=[.!?] )|(?<=[。！？]))[^\W\d_][\w ,;'’、「」-]{12,44}[.!?。！？]")
+ENDS = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？।])\s*")
+WHOLE = tuple(".!?…。！？।")
+SHORTEST, LONGEST = 5, 15  # words, or characters where there are no words; of these, three times as many
 
 
 def prompts_of(text: Text) -> tuple[list[str], list[str]]:
-    """Return sentences of the text with a word masked, or a character where there are no words; and beginnings."""
-    glue, found = " " if text.words else "", []
-    for document in text.sample[:: max(1, len(text.sample) // 2000)]:
-        for sentence in SENTENCE.findall(" ".join(document[:4000].split()))[:1]:
-            found.append(sentence.split() if glue else list(sentence))
-    found = [list(units) for units in dict.fromkeys(map(tuple, found)) if len(units) > 4]
-    masked, apart = [], max(1, len(found) // 2)
-    for units in found[::apart][:2]:
-        places = [place for place, unit in enumerate(units) if place and unit.isalpha() and len(unit) > 3 * bool(glue)]
-        for place in places[len(places) // 2 :][:1]:
+    """Return two sentences with a word, or a character, masked; and the beginnings of two others, or two prompts.
+
+    Sentences occur once, and have words as frequent as most do. In a text without sentences, lines are taken.
+    """
+    glue, times = (" ", 1) if text.words else ("", 3)
+    documents = [document[:4000] for document in text.sample[:: max(1, len(text.sample) // 2000)]]
+    whole = [end for document in documents for end in ENDS.split(glue.join(document.split())) if end.endswith(WHOLE)]
+    lines = [line for document in documents for line in re.split(r"\n" if text.words else r"\s", document)]
+    for parts in (whole, lines):
+        # Marks, such as vowels in Thai, belong to the letter before them.
+        units = [
+            tuple(part.split() if text.words else re.findall(r"\w[^\w\s]*|\W", part)) for part in parts if fits(part)
+        ]
+        occurring = Counter(one for one in units if SHORTEST <= len(one) <= times * LONGEST)
+        once = [units for units, number in occurring.items() if number == 1]
+        if len(once) > 9:
+            break
+    frequency = Counter(unit for units in once for unit in units)
+    once.sort(key=lambda units: sum(math.log(frequency[unit]) for unit in units) / len(units))
+    chosen = [once[int(len(once) * place)] for place in (0.55, 0.65, 0.75, 0.85) if once]
+    masked = []
+    for units in chosen[:2]:
+        places = [place for place, unit in enumerate(units) if place and all(map(in_word, unit))]
+        places = [place for place in places if len(units[place]) > 3] or places
+        for place in sorted(places, key=lambda place: abs(place - len(units) // 2))[:1]:
             masked.append(glue.join([*units[:place], "[MASK]", *units[place + 1 :]]))
-    return masked, [glue.join(units[: 3 if glue else 6]) for units in found[apart // 2 :: apart][:2]]
+    prompts = sorted({prompt for prompt in text.prompts if len(prompt) < 300})
+    return masked, prompts[:: max(1, len(prompts) // 2)][:2] or [glue.join(units[: 3 * times]) for units in chosen[2:]]
+
+
+def fits(part: str) -> bool:
+    """Return whether a part of a text begins with a letter and is mostly letters."""
+    return bool(part) and in_word(part[0]) and sum(map(in_word, part)) > 0.75 * len(part)
+
+
+def in_word(character: str) -> bool:
+    """Return whether a character is a letter, or a mark on one."""
+    return unicodedata.category(character)[0] in "LM"

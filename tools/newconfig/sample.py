@@ -1,83 +1,122 @@
 """Read a sample of a text, and measure what a config depends on."""
 
+import json
 import random
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, repeat
+from pathlib import Path
 
 import numpy as np
 from tpulm.core.errors import UserError
 from tpulm.core.scores import FEWEST
 from tpulm.corpus.files import read_files
-from tpulm.corpus.rows import Form
-from tpulm.corpus.sources import expand, kind_of, packed, size_of
+from tpulm.corpus.rows import Document
+from tpulm.corpus.sources import expand, kind_of
 
-from newconfig.columns import ROWS, column_of
-from newconfig.files import by_split, fewer, patterns
+from newconfig.columns import ROWS, choose_tables, form_of, forms_of
+from newconfig.files import find_files, globs_of, text_size
+from newconfig.hub import HUB, read_dataset
 
 SAMPLE = 64 << 20  # bytes of text that are read
 OF_A_FILE = 4 << 20  # of each file at least, because files are read in blocks of this size
 LEAST = 20_000  # characters that a text has at least
 HELD_OUT = 2 * FEWEST  # documents of a split that are held out at least, so that scores have intervals
 LARGEST = 0.2  # share of a split that is held out, at most
+NO_COLUMN = "{} has no column of text, but numbers, names and categories; allowed: rows with a column of text."
+SPACES = 0.08  # share of the characters of a text that is divided into words, at least
 
 
-@dataclass(frozen=True)
 class Text:
     """A text: keys of the config that name it, a sample of its documents, and what was found.
 
-    documents, characters  of all of it, about; training  share of it in files for training
-    words  whether spaces divide it into words
-    found  in words; runs  whether many spaces follow a space, as in code and tables
+    share  of all documents that are in the sample, about; training  share of the text in files for training
+    prompts  what is before the first response of documents of which the responses alone count
+    documents, characters  of all of the text, about; words  whether spaces divide it into words
+    runs  whether many spaces follow a space, as in code and tables; found  in words; notes  sentences for the user
     """
 
-    source: Mapping
-    sample: Sequence[str]
-    documents: int
-    characters: int
-    training: float
-    words: bool
-    found: str
-    runs: bool
+    def __init__(
+        self,
+        place: str,
+        source: Mapping,
+        read: Iterable[Document],
+        share: float,
+        training: float,
+        found: str,
+        notes: Sequence[str],
+    ):
+        """Measure the documents that were read; `place` is for messages. Raises UserError for too little text."""
+        self.source, self.training, self.notes = source, training, notes
+        read = [document for document in read if text_of(document).strip()]
+        self.sample = list(map(text_of, read))
+        self.prompts = [text[: spans[0][0]] for text, spans in (one for one in read if isinstance(one, tuple))]
+        text, lengths = "\n".join(self.sample), list(map(len, self.sample))
+        if len(text) < LEAST or len(lengths) < FEWEST:
+            raise UserError(
+                f"{place}: {len(text):,} characters in {len(lengths):,} documents is too little text; allowed: "
+                f"{LEAST:,} characters or more, in {FEWEST} documents or more."
+            )
+        spaces = np.frombuffer(text.encode(), np.uint8) == ord(" ")
+        repeated = (spaces[1:] & spaces[:-1]).sum() / max(1, spaces.sum())
+        self.documents, self.characters = int(len(lengths) / share), int(sum(lengths) / share)
+        self.words, self.runs = bool(spaces.sum() > SPACES * len(text)), bool(repeated > 0.1)
+        self.found = f"{found}, about {self.documents:,} documents with a median of {statistics.median(lengths):,.0f} "
+        self.found += f"characters; {repeated:.0%} of the spaces follow a space" if self.runs else "characters"
 
 
 def look(paths: Sequence[str]) -> Text:
-    """Return what a config needs to know about the text of files, folders and globs. Raises UserError."""
-    globs = list(dict.fromkeys(pattern for path in paths for pattern in patterns(path)))
-    files = sorted({file for pattern in globs for file in expand("corpus", pattern)})
-    plain, tables = ([file for file in files if (kind_of(file) == "text") == own] for own in (True, False))
-    source = {"files": by_split(files) or fewer(globs, files)}
-    source |= {"sample_by": unit_of(plain)} if plain else {}
-    source |= {"column": column_of(tables)} if tables else {}
-    sample, share = read_sample(files, source.get("sample_by", "line"), source.get("column", "text"))
-    text = "\n".join(sample)
-    if len(text) < LEAST or len(sample) < FEWEST:
-        raise UserError(
-            f"{', '.join(paths[:3])}: {len(text):,} characters in {len(sample):,} documents is too little text; "
-            f"allowed: {LEAST:,} characters or more, in {FEWEST} documents or more."
+    """Return what a config needs to know about files, folders and globs, or about a dataset. Raises UserError."""
+    place = ", ".join(paths[:3])
+    if not any(path.startswith(HUB) for path in paths):
+        return look_at_files(place, paths)
+    if len(paths) > 1:
+        raise UserError(f"{place}: {len(paths)} arguments; allowed: one dataset, or files, folders and globs.")
+    source, rows, share = read_dataset(place)
+    choices = [json.loads(keys) for keys, _ in Counter(forms_of(rows)).most_common()]
+    if not choices:
+        raise UserError(NO_COLUMN.format(place))
+    documents = map(form_of(choices[0]).document_of, repeat(place), rows)
+    found = f"{place} at revision {source['revision'][:8]}"
+    return Text(place, source | choices[0], documents, share, 1.0, found, [chosen(choices)])
+
+
+def look_at_files(place: str, paths: Sequence[str]) -> Text:
+    """Return what a config needs to know about files: .txt files, or tables, whichever has more text."""
+    by_glob, repeated = find_files(paths)
+    files = sorted(chain.from_iterable(by_glob.values()))
+    plain = [file for file in files if kind_of(file) == "text"]
+    choices, fitting = choose_tables([file for file in files if kind_of(file) != "text"])
+    if not plain and not choices:
+        raise UserError(NO_COLUMN.format(files[0]))
+    group = max(plain, fitting, key=lambda group: sum(map(text_size, group)))
+    keys, notes = (choices[0], [chosen(choices)]) if group is fitting else ({"sample_by": unit_of(plain)}, [])
+    splits, size = globs_of(by_glob, group), sum(map(text_size, group))
+    train = {file for one in splits["train"] for file in expand("corpus", one)} if isinstance(splits, dict) else group
+    if left := [file for file in files if file not in group]:
+        kinds = ", ".join(f"{number} {end}" for end, number in Counter(Path(file).suffix for file in files).items())
+        notes.append(
+            f"the {len(group)} files that fit together and have most text are taken, of {len(files)} ({kinds}); left "
+            f"out: {', '.join(left[:3])}{', ...' * (len(left) > 3)}, which need a config of their own"
         )
-    spaces = np.frombuffer(text.encode(), np.uint8) == ord(" ")
-    repeated = (spaces[1:] & spaces[:-1]).sum() / max(1, spaces.sum())
-    documents, lengths = int(len(sample) / share), list(map(len, sample))
-    splits, whole = source["files"], sum(map(size_of, files))
-    train = (
-        {file for pattern in splits["train"] for file in expand("corpus", pattern)}
-        if isinstance(splits, dict)
-        else files
-    )
-    size = whole / 1e6
-    found = f"{len(files):,} file{'s'[: len(files) != 1]}, {size:,.{2 if size < 1 else 1}f} MB, about {documents:,} "
-    found += f"documents with a median of {statistics.median(lengths):,.0f} characters"
-    runs = bool(repeated > 0.1)
-    found += f"; {repeated:.0%} of the spaces follow a space" if runs else ""
-    words = bool(spaces.sum() > 0.05 * len(text))
-    training = sum(map(size_of, train)) / whole
-    return Text(source, sample, documents, int(sum(lengths) / share), training, words, found, runs)
+    if repeated:
+        notes.append(f"{repeated} names lead to a file or folder that has another name there; each file is read once")
+    found = f"{len(group):,} file{'s'[: len(group) != 1]}, {size / 1e6:,.{2 if size < 1e6 else 1}f} MB"
+    documents, share = read_sample(group, keys)
+    training = sum(map(text_size, train)) / max(1, size)
+    return Text(place, {"source": "files", "files": splits} | keys, documents, share, training, found, notes)
+
+
+def chosen(choices: Sequence[Mapping]) -> str:
+    """Return a sentence about what of tables is the text, and what else could be."""
+    first, *others = ("; ".join(f"{key}: {json.dumps(value)}" for key, value in keys.items()) for keys in choices)
+    return f"the text of a row is {first}" + (f"; also possible: {', or '.join(others[:4])}" if others else "")
 
 
 def unit_of(files: Sequence[str]) -> str:
     """Return what a document of .txt files is: a file if there are enough small ones, a paragraph, or a line."""
-    sizes = list(map(size_of, files))
+    sizes = list(map(text_size, files))
     # Splits take whole documents, and an evaluation the beginning of each.
     if len(files) * LARGEST >= HELD_OUT and max(sizes) <= 1 << 20 and statistics.median(sizes) <= 1 << 16:
         return "document"
@@ -87,19 +126,24 @@ def unit_of(files: Sequence[str]) -> str:
     return "paragraph" if divided >= 2 * FEWEST and full >= 1.5 * divided else "line"
 
 
-def read_sample(files: Sequence[str], sample_by: str, column: str) -> tuple[list[str], float]:
+def read_sample(files: Sequence[str], keys: Mapping) -> tuple[list[Document], float]:
     """Return documents, the first ones of large files, and about which share of the text they are."""
-    most, documents, seen, read = max(OF_A_FILE, SAMPLE // len(files)), list[str](), 0, 0
+    most, documents, seen, read = max(OF_A_FILE, SAMPLE // len(files)), list[Document](), 0, 0
+    form = form_of({"column": "text"} if "sample_by" in keys else keys)
     for file in random.Random(0).sample(files, len(files)):
-        size, own = size_of(file), 0
-        for batch in read_files([file], sample_by, Form("corpus", {"column": column})):
-            texts = [text for text in batch if isinstance(text, str) and text.strip()]
-            documents += texts
-            own += sum(len(text.encode()) for text in texts)
-            if own >= most:  # of a compressed file, that it is a third of the text is a guess
-                size = min(size, own // (3 if packed(file) or kind_of(file) == "parquet" else 1))
+        size, own = text_size(file), 0
+        for batch in read_files([file], keys.get("sample_by", "line"), form):
+            documents += batch
+            own += sum(len(text_of(document).encode()) for document in batch)
+            if own >= most:
+                size = min(size, own)
                 break
         seen, read = seen + own, read + size
         if seen >= SAMPLE:
             break
-    return documents, max(1, read) / max(1, sum(map(size_of, files)))
+    return documents, max(1, read) / max(1, sum(map(text_size, files)))
+
+
+def text_of(document: Document) -> str:
+    """Return the text of a document, "" where it has none."""
+    return (document[0] if isinstance(document, tuple) else document) or ""

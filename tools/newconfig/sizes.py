@@ -22,6 +22,7 @@ from tpulm.tokenization.words import most_of
 from newconfig.sample import Text
 
 TRIAL = 1_000_000  # characters that a trial vocabulary is trained on
+MOST_EPOCHS = 100  # of any text
 
 
 def vocabulary(text: Text, most: int) -> tuple[int, float, float]:
@@ -58,13 +59,15 @@ def vocabulary(text: Text, most: int) -> tuple[int, float, float]:
 def steps(tokens: float, record: tuple[int, int], epochs: int, bounds: tuple[int, int], parts: int, rate: str) -> list:
     """Return the lines of a run that set its steps, batch size and learning rate.
 
-    tokens  of the training split; record  batch size and tokens of a record; bounds  fewest and most steps
-    parts   checkpoints
+    tokens  of the training split; record  batch size and tokens of a record; parts  checkpoints
+    bounds  fewest steps, where these are no more than MOST_EPOCHS, and most steps
     """
-    per_step, unit = math.prod(record), 100 * parts
-    number = unit * round(min(max(epochs * tokens / per_step, bounds[0]), bounds[1]) / unit)
+    per_epoch = tokens / math.prod(record)
+    number = min(max(epochs * per_epoch, bounds[0]), bounds[1], max(30, MOST_EPOCHS * per_epoch))
+    unit = parts * (100 if number >= 500 else 10)
+    number = unit * max(1, round(number / unit))
     return [
-        f"steps: {number}   # about {number * per_step / tokens:,.1f} epochs",
+        f"steps: {number}   # about {number / per_epoch:,.1f} epochs",
         f"checkpoint_every: {number // parts}",
         f"batch_size: {record[0]}",
         f"learning_rate: {rate}",
@@ -73,22 +76,25 @@ def steps(tokens: float, record: tuple[int, int], epochs: int, bounds: tuple[int
     ]
 
 
-def for_cpus(text: Text, characters: float) -> dict:
-    """Return the values of CPUS, with which each model trains in minutes; characters  of the training split."""
+def small_models(text: Text, characters: float, devices: int = 1) -> tuple[str, dict]:
+    """Return the template with models that train in minutes on CPUs, and its values; characters  of training text."""
     size, *rates = vocabulary(text, 4096 if text.characters < 16e6 else 8192)
     masked, causal = (rate * characters for rate in rates)
-    return {
+    batches = [-(-batch // devices) * devices for batch in (32, 16)]
+    return "small", dict.fromkeys(("devices", "same", "plan"), "") | {
         "size": size,
         "length": 128,
         "shards": 2,
         "dropout": 0.0 if masked > 3e5 else 0.1,  # a short text is read many times
-        "masked": steps(masked, (32, 128), 40, (300, 1500), 3, "2e-3"),
-        "causal": steps(causal, (16, 128), 20, (300, 900), 3, "3e-3"),
+        "masked": steps(masked, (batches[0], 128), 40, (300, 1500), 3, "2e-3"),
+        "causal": steps(causal, (batches[1], 128), 20, (300, 900), 3, "3e-3"),
+        "generation": "{sampler: top_k, k: 8, temperature: 0.8, samples: 2}",
+        "evaluation": "{text: {documents: 100, masked_documents: 24}}   # few, to take minutes",
     }
 
 
-def for_slice(text: Text, characters: float, accelerator: str) -> dict:
-    """Return the values of SLICE, with microbatches that fit a device. Raises UserError.
+def for_accelerator(text: Text, characters: float, accelerator: str) -> tuple[str, dict]:
+    """Return the template with models that fit an accelerator and a text, and its values. Raises UserError.
 
     characters  of the training split
     """
@@ -108,17 +114,32 @@ def for_slice(text: Text, characters: float, accelerator: str) -> dict:
     parts = max(1, 512 // (each * devices))
     size, *rates = vocabulary(text, min(32_768, max(4096, text.characters // 1000)))
     masked, causal = (rate * characters for rate in rates)
-    return {
-        "size": size,
-        "length": 512,
-        "shards": min(1024, max(4, text.characters // 400_000_000)),
-        "accelerator": accelerator,
-        "parts": parts,
-        "devices": devices,
-        "hosts": hosts,
+    epochs = 1000 * parts * each * devices * 512 / masked
+    if epochs > MOST_EPOCHS:
+        text.notes.append(
+            f"the models are small because {masked:,.0f} tokens are too few for RoBERTa-base: 1,000 steps would be "
+            f"{epochs:,.0f} epochs; allowed: {MOST_EPOCHS}"
+        )
+        template, values = small_models(text, characters, devices)
+        parts = 1
+    else:
+        template, values = (
+            "large",
+            {
+                "size": size,
+                "length": 512,
+                "shards": min(1024, max(4, text.characters // 400_000_000)),
+                "masked": steps(masked, (parts * each * devices, 512), 40, (1000, 100_000), 10, "5e-4"),
+                "causal": steps(causal, (parts * each // 2 * devices, 1024), 4, (500, 10_000), 5, "6e-4"),
+                "generation": "",
+                "evaluation": "",
+            },
+        )
+    return template, values | {
+        "devices": f"""&slice {{precision: mixed_bfloat16, microbatches: {parts}, host_device_count: {devices},
+                  keep_checkpoints: last, resources: {{accelerator: "{accelerator}", hosts: {hosts}}}}}""",
+        "same": "*slice",
         "plan": plan and f"{plan}   # `snakemake plan` estimates memory and time",
-        "masked": steps(masked, (parts * each * devices, 512), 40, (1000, 100_000), 10, "5e-4"),
-        "causal": steps(causal, (parts * each // 2 * devices, 1024), 4, (500, 10_000), 5, "6e-4"),
     }
 
 
@@ -137,13 +158,6 @@ def estimate(config: Mapping) -> str:
         weights = size.parameters - size.table * (1 - head) + 2 * size.layers * size.hidden * length
         found.append(f"{run.key} {6 * weights * run.tokens_per_step * recipe['steps'] / speed / 60:.1f} min")
     return (
-        f"estimate: {', '.join(found)}, each on one CPU thread, at the measured {speed / 1e9:.0f} GFLOP/s. Training "
+        f"{', '.join(found)}, each on one CPU thread, at the measured {speed / 1e9:.0f} GFLOP/s. Training "
         "may take twice as long, and the other jobs take minutes."
     )
-
-
-def planned(config: Mapping) -> str:
-    """Return how to get an estimate for an accelerator."""
-    if not config["plan"]["topologies"]:
-        return "estimate: none, because only TPUs have plans."
-    return "estimate: `snakemake plan --configfile my.yaml` compiles the runs and estimates memory and time."

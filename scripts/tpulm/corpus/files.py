@@ -26,10 +26,6 @@ EMPTY_LINE = re.compile(rb"\n(?=(\r?\n))")
 CONTROL = re.compile("[\0-\x08\x0b\x0e-\x1f\x7f-\x9f]")  # control characters, but for white space
 CONTROL_BYTES = re.compile(rb"[\0-\x08\x0b\x0e-\x1f\x7f]|\xc2[\x80-\x9f]")  # the same in UTF-8
 MOST_CONTROL = 1e-3  # share of the characters of a text
-MARKS = {
-    "UTF-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),  # before UTF-16, whose mark it begins with
-    "UTF-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
-}
 NOT_ASCII = bytes(range(0x80, 0x100))
 SEARCHED = 16 << 20  # bytes in which a file shows its encoding
 
@@ -326,7 +322,7 @@ def mistake(file: str, error: Exception) -> UserError:
     except UnicodeDecodeError as bad:
         return UserError(
             f"{file}, line {number}, is not UTF-8 text: byte {bad.start + 1} of the line is "
-            f"{bad.object[bad.start]:#04x}; {converting(file)}."
+            f"{bad.object[bad.start]:#04x}; {converting(file, False)}."
         )
     except (EOFError, gzip.BadGzipFile, zlib.error):
         return UserError(f"{file} is not a complete gzip file.")
@@ -345,16 +341,16 @@ def plain_text(file: str, text: str) -> str:
                 raise UserError(
                     f"{file} is not plain text: {share:.1%} of its characters are control characters, the first of "
                     f"them byte {place + found.start():,} of the file ({found[0].hex()}); allowed: {MOST_CONTROL:.1%}; "
-                    f"{converting(file)}."
+                    f"{converting(file, True)}."
                 )
             place += len(line)
     return text
 
 
-def converting(file: str) -> str:
-    """Return how to convert a file to UTF-8, as a part of a sentence."""
+def converting(file: str, utf8: bool) -> str:
+    """Return how to convert a file, of which the bytes are UTF-8 or not, as a part of a sentence."""
     with opened(file) as data:
-        name = encoding_of(data.read(SEARCHED))
+        name = encoding_of(data.read(SEARCHED), utf8)
     if not name:
         return "to convert text in another encoding: `iconv -f ENCODING -t UTF-8`, with a name of `iconv -l`"
     command, source = f"iconv -f {name} -t UTF-8", shlex.quote(file)
@@ -363,33 +359,22 @@ def converting(file: str) -> str:
     return f"it seems to be {name}, which `{command}` converts"
 
 
-def encoding_of(data: bytes) -> str:
-    """Return the encoding that the beginning of a text seems to have, as iconv calls it; "" where nothing fits."""
-    for name, marks in MARKS.items():
-        if data.startswith(marks):
-            return name
+def encoding_of(data: bytes, utf8: bool) -> str:
+    """Return the encoding that the beginning of a text seems to have, as iconv calls it; "" where none fits."""
     data = data[: len(data) // 4 * 4]
-    zeros = [data[first::4].count(0) * 4 / max(1, len(data)) for first in range(4)]
-    western = len(data.translate(None, NOT_ASCII)) > 0.75 * len(data)  # else the letters are of another script
-    if max(zeros) > MOST_CONTROL:  # 00 is the first byte of each UTF-32 character, and of ASCII's in UTF-16
-        utf32 = [name for name, first in (("UTF-32LE", 3), ("UTF-32BE", 0)) if zeros[first] == 1]
-        names = [*utf32, "UTF-16LE" if zeros[1] + zeros[3] > zeros[0] + zeros[2] else "UTF-16BE"]
-    else:
-        names = ["WINDOWS-1252", "ISO-8859-1"] if western and not is_utf8(data) else []
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
+        names = ["UTF-32", "UTF-16"]
+    elif data.count(0) > MOST_CONTROL * len(data):  # in UTF-16, ASCII characters have one
+        names = ["UTF-32LE", "UTF-32BE", "UTF-16LE" if data[1::2].count(0) > data[::2].count(0) else "UTF-16BE"]
+    else:  # text of Western Europe is mostly ASCII
+        western = not utf8 and len(data.translate(None, NOT_ASCII)) > 0.75 * len(data)
+        names = ["WINDOWS-1252", "ISO-8859-1"] if western else []
     for name in names:
         with contextlib.suppress(UnicodeDecodeError):
-            if len(CONTROL.findall(text := data.decode(name))) <= MOST_CONTROL * len(text):
+            text = data.decode(name)
+            if len(CONTROL.findall(text)) <= MOST_CONTROL * len(text):
                 return name
     return ""
-
-
-def is_utf8(data: bytes) -> bool:
-    """Return whether the beginning of a text, which may end within a character, is UTF-8."""
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(data)
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def name_of(file: str) -> str:

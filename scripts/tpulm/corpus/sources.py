@@ -151,30 +151,22 @@ def expand(where: str, pattern: str) -> list[str]:
 def matching(pattern: str) -> Iterator[str]:
     """Yield the paths that a glob stands for; `**` enters each folder once, though symbolic links may lead back."""
     pattern = re.sub(r"(^|/)\*\*$", r"\1**/*", pattern)
-    found = re.search(r"(^|/)\*\*/", pattern)
-    if not found:
-        yield from glob.glob(pattern, recursive=True)
+    if pattern.startswith("**/"):
+        yield from (path.removeprefix("./") for path in matching(f"./{pattern}"))
         return
-    roots = glob.glob(pattern[: found.start()] or found[1]) if found.end() > 3 else [""]
-    for folder in (folder for root in roots for folder in folders_below(root)):
-        yield from matching(os.path.join(glob.escape(folder), pattern[found.end() :]))
-
-
-def folders_below(root: str) -> Iterator[str]:
-    """Yield a folder and those in it that are not hidden, each once: first those that no symbolic link leads to."""
-    entered, waiting = set(), [root]
-    while waiting:
-        links: list[str] = []
-        for folder, names, _ in (found for start in waiting for found in os.walk(start or ".")):
-            names[:] = [name for name in names if not name.startswith(".")]
+    before, recursive, after = pattern.partition("/**/")
+    entered = set()
+    for root in glob.glob(before or "/"):
+        if not recursive:
+            yield root
+            continue
+        for folder, names, _ in os.walk(root, followlinks=True):
+            names[:] = sorted(name for name in names if not name.startswith("."))
             if (real := os.path.realpath(folder)) in entered:
                 names.clear()
-                continue
-            entered.add(real)
-            path = folder if root else os.path.normpath(folder).removeprefix(".")
-            yield path
-            links += [os.path.join(path, name) for name in names if os.path.islink(os.path.join(folder, name))]
-        waiting = links
+            else:
+                entered.add(real)
+                yield from matching(os.path.join(glob.escape(folder), after))
 
 
 def each_once(paths: Iterable[str]) -> list[str]:

@@ -1,0 +1,39 @@
+"""Read a sample of a dataset of the Hugging Face Hub."""
+
+from tpulm.core.errors import UserError
+from tpulm.corpus.files import import_datasets
+
+from newconfig.files import SPLITS
+
+HUB = "hf://"
+MOST = 16_000_000  # characters that are read
+
+
+def read_dataset(address: str) -> tuple[dict, list[dict], float]:
+    """Return the keys of the newest revision of a dataset, its first rows, and about which share of it they are.
+
+    address  hf://OWNER/NAME, or hf://OWNER/NAME/CONFIGURATION. Raises UserError.
+    """
+    import huggingface_hub
+
+    datasets, rows, size, share = import_datasets(), list[dict](), 0, 1.0
+    parts = address.removeprefix(HUB).removeprefix("datasets/").strip("/").split("/")
+    dataset, name = "/".join(parts[:2]), "/".join(parts[2:]) or None
+    try:
+        told = huggingface_hub.HfApi().dataset_info(dataset, files_metadata=True)
+        loaded = datasets.load_dataset(dataset, name, revision=told.sha, streaming=True)
+        splits = {SPLITS[split]: split for split in loaded if split in SPLITS}
+        splits.setdefault("train", next(iter(loaded)))
+        for row in loaded[splits["train"]]:
+            if size > MOST:
+                stored = sum(file.size or 0 for file in told.siblings)
+                share = min(1.0, size / max(size, 2 * stored))  # Parquet takes half of the bytes of its text, about
+                break
+            rows.append(row)
+            size += sum(len(str(value)) for value in row.values())
+    except Exception as error:  # network, credentials, no such dataset or configuration, files that cannot be read
+        said = " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
+        allowed = f"{HUB}OWNER/NAME or {HUB}OWNER/NAME/CONFIGURATION"
+        raise UserError(f"{address} cannot be read ({said}); allowed: {allowed}.") from None
+    keys = {"source": "hub", "dataset": dataset, "name": name, "revision": told.sha, "splits": splits}
+    return {key: value for key, value in keys.items() if value}, rows, share
