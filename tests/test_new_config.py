@@ -1,12 +1,15 @@
 """Configs that a tool writes for a user's own text."""
 
+import gzip
 import json
+import os
 import random
 import re
 import runpy
 import subprocess
 import sys
 
+import loopback_hub
 import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -113,6 +116,45 @@ def parquet(folder):
     return "a.parquet", {"column": "body"}
 
 
+def reviews(folder):
+    """The first review is shorter than its address; airports.csv has no text but names."""
+    rows = {"url": [f"https://example.org/{'x' * 90}/{number}" for number in range(len(ENGLISH))]}
+    rows |= {"review": ["Good.", *ENGLISH[1:]], "stars": range(len(ENGLISH)), "title": [text[:20] for text in ENGLISH]}
+    pandas.DataFrame(rows).to_csv(folder / "a.csv", index=False)
+    return "a.csv", {"column": "review"}
+
+
+def instructions(folder):
+    rows = [{"instruction": a, "input": "", "output": b} for a, b in zip(ENGLISH, ENGLISH[::-1], strict=True)]
+    (folder / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return "a.jsonl", {"template": "{instruction}\n{input}\n", "response": "{output}"}
+
+
+def conversations(folder):
+    talks = [[{"role": "user", "content": a}, {"role": "assistant", "content": a[::-1]}] for a in ENGLISH]
+    (folder / "a.jsonl").write_text("\n".join(json.dumps({"id": "a b", "talk": talk}) for talk in talks))
+    return "a.jsonl", {"messages": "talk", "chat_template": "gemma"}
+
+
+def mixed_files(folder):
+    """The largest group that fits together: tables with a column, in two formats."""
+    pandas.DataFrame({"number": range(2000), "body": ENGLISH}).to_csv(folder / "a.csv", index=False)
+    (folder / "b.jsonl").write_text("\n".join(json.dumps({"body": text}) for text in ENGLISH))
+    pandas.DataFrame({"longitude": range(9000), "latitude": range(9000)}).to_csv(folder / "c.csv")
+    (folder / "LICENSE.txt").write_text("\n".join(ENGLISH[:99]))
+    return ".", {"column": "body", "files": ["./**/*.jsonl", "./a.csv"]}
+
+
+def links(folder):
+    """Symbolic links that lead back, so many that a glob which followed them would not end."""
+    (folder / "a/b").mkdir(parents=True)
+    (folder / "a/b/1.txt").write_text("\n".join(ENGLISH))
+    for number in range(3):
+        (folder / f"a/back{number}").symlink_to("..")
+    (folder / "2.txt").symlink_to("a/b/1.txt")
+    return ".", {"sample_by": "line"}
+
+
 def japanese(folder):
     (folder / "ja.txt").write_text("\n".join("".join(JAPANESE[first : first + 4]) for first in range(0, 2000, 4)))
     return "ja.txt", {"sample_by": "line"}
@@ -121,7 +163,7 @@ def japanese(folder):
 ON_CPUS = [
     (text, None)
     for text in (prose, lines, small_files, few_files, long_files, json_lines, many_json_lines, csv, parquet, japanese)
-]
+] + [(text, None) for text in (reviews, instructions, conversations, mixed_files, links)]
 ON_SLICES = [(prose, "v2-8"), (prose, "v4-1024"), (prose, "h100:3"), (json_lines, "v5e-8"), (japanese, "v5e-8")]
 
 
@@ -130,7 +172,7 @@ ON_SLICES = [(prose, "v2-8"), (prose, "v4-1024"), (prose, "h100:3"), (json_lines
 def test_a_config_is_short_and_valid_and_fits_the_text(write, tmp_path, text, accelerator):
     path, expected = text(tmp_path)
     out, said = write(path, *(["--accelerator", accelerator] if accelerator else []))
-    assert out.count("\n") <= 40 and max(map(len, out.splitlines())) <= 150
+    assert out.count("\n") <= 52 and max(map(len, out.splitlines())) <= 200
     assert said.startswith("found: ") and "estimate: " in said
     (tmp_path / "my.yaml").write_text(out)
     config = read_config([tmp_path / "my.yaml"], {})
@@ -139,11 +181,87 @@ def test_a_config_is_short_and_valid_and_fits_the_text(write, tmp_path, text, ac
     assert masked["backend"] == "jax" and "model" in base
     assert all(run["resources"].get("accelerator") == accelerator for run in (masked, base))
     assert config["plan"]["topologies"] == ([accelerator] if accelerator and ":" not in accelerator else [])
-    shown = "".join(JAPANESE) if text is japanese else " ".join(ENGLISH)
+    shown = "".join(JAPANESE) if text is japanese else " ".join([*ENGLISH, *(one[::-1] for one in ENGLISH)])
     for prompt in config["prompts"]["fill_mask"]:
         before, after = prompt.split("[MASK]")
         assert before in shown and after in shown
+    for run in (masked, base):  # as much as such a short text is good for
+        assert float(re.findall(rf"steps: {run['steps']}   # about ([\d.]+) epochs", out)[0]) < 120
     assert len(config["prompts"]["fill_mask"]) == len(config["prompts"]["generate"]) == 2
+
+
+@pytest.mark.unit
+def test_what_was_chosen_is_said_in_a_sentence_and_in_the_config(write, tmp_path):
+    for text, sentences in (
+        (reviews, ['the text of a row is column: "review"; also possible: column: "title".']),
+        (
+            mixed_files,
+            ["2 of 4 files (1 .txt, 2 .csv, 1 .jsonl) fit together and are taken; left out: ./LICENSE.txt, "],
+        ),
+        (links, ["each file is read once; symbolic links and repeated paths that lead to others: 4."]),
+    ):
+        (tmp_path / text.__name__).mkdir()
+        path, _ = text(tmp_path / text.__name__)
+        out, said = write(f"{text.__name__}/{path}")
+        for sentence in sentences:
+            assert f"\nnote: {sentence}" in said.replace(f"{text.__name__}/", "")
+            assert sentence in " ".join(out.split()).replace(" # ", " ").replace(f"{text.__name__}/", "")
+    out, said = write("reviews/a.csv", "./reviews/a.csv", "reviews/../reviews/a.csv")
+    assert "found: 1 file, 0.3" in said and "lead to others: 2." in said and 'files: ["reviews/a.csv"]' in out
+
+
+@pytest.mark.unit
+def test_a_long_text_is_enough_for_larger_models(write, tmp_path):
+    (tmp_path / "a.txt").write_text("\n".join(ENGLISH * 200))
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress((tmp_path / "a.txt").read_bytes(), 1))
+    for name in ("a.txt", "a.txt.gz"):
+        out, said = write(name, "--accelerator", "v5e-8")
+        assert "roberta-base:" in out and "gemma-small:" in out and "note: " not in said
+        assert "found: 1 file, 19.1 MB, about 400,000 documents" in said
+    assert "the models are small because " in write(lines(tmp_path)[0], "--accelerator", "v5e-8")[1]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("script", ["thai", "poems"])
+def test_prompts_in_any_script(write, tmp_path, script):
+    letters = {"thai": [a + b for a in map(chr, range(0xE01, 0xE2F)) for b in ("", "\u0e31", "\u0e34")]}
+    texts = sentences(2500, letters.get(script, [chr(0x4E00 + number) for number in range(300)]), "", "")
+    (tmp_path / "a.txt").write_text("\n".join(text[:9] if script == "poems" else text for text in texts))
+    (tmp_path / "my.yaml").write_text(write("a.txt")[0])
+    prompts = read_config([tmp_path / "my.yaml"], {})["prompts"]
+    assert all(
+        any(part in text for text in texts) for prompt in prompts["fill_mask"] for part in prompt.split("[MASK]")
+    )
+    assert len(prompts["fill_mask"]) == len(prompts["generate"]) == 2
+
+
+def test_a_dataset_of_a_hub(tmp_path):
+    with loopback_hub.served() as hub:
+        repository = hub.repositories["datasets/some/reviews"] = loopback_hub.Repository(False)
+        repository.commit("main", "old", {})
+        tables = {"validation": ENGLISH[:100], "train": ENGLISH[100:]}
+        files = {f"data/{name}-0.parquet": pa.BufferOutputStream() for name in tables}
+        for file, texts in zip(files.values(), tables.values(), strict=True):
+            pq.write_table(pa.table({"url": ["https://" + "x" * 99] * len(texts), "review": texts}), file)
+        newest = repository.commit("main", "new", {name: bytes(file.getvalue()) for name, file in files.items()})
+        hub_is = {
+            "HF_ENDPOINT": hub.url,
+            "HF_HUB_OFFLINE": "0",
+            "HF_TOKEN": loopback_hub.TOKEN,
+            "HF_HOME": str(tmp_path),
+        }
+        command = [sys.executable, PROGRAM, "hf://some/reviews"]
+        done = subprocess.run(command, env=os.environ | hub_is, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "my.yaml").write_text(done.stdout)
+    corpus = read_config([tmp_path / "my.yaml"], {})["corpus"]
+    assert {key: corpus[key] for key in ("source", "dataset", "column")} == {
+        "source": "hub",
+        "dataset": "some/reviews",
+        "column": "review",
+    }
+    assert corpus["revision"] == newest and corpus["splits"] == {"train": "train", "validation": "validation"}
+    assert "about 1,900 documents" in done.stderr
 
 
 @pytest.mark.unit
@@ -172,9 +290,11 @@ def test_many_files_of_the_shell_are_a_glob_again(write, tmp_path):
         (".", None, [], f". is a folder without text; allowed: one with files of {ALLOWED}."),
         ("a.docx", b"text", [], f"a.docx has an unknown extension; allowed: {ALLOWED}."),
         ("a.txt", b"", [], "a.txt: 0 characters in 0 documents is too little text; allowed: 20,000 characters or more"),
-        ("a.txt", b"one\n" * 19 + b"caf\xe9\n", [], "a.txt, line 20, is not UTF-8 text: byte 4 of the line is 0xe9."),
+        ("a.txt", b"one\n" * 19 + b"caf\xe9\n", [], "a.txt, line 20, is not UTF-8 text: byte 4 of the line is 0xe9; "),
         ("a.txt", b"a" * 30_000, [], "a.txt: 30,000 characters in 1 documents is too little text; allowed: "),
-        ("a.jsonl", b'{"id": 7}\n', [], "a.jsonl has no text in its first row; allowed: rows with a column of text."),
+        ("a.jsonl", b'{"id": 7}\n', [], "a.jsonl has no column of text, but "),
+        ("a.csv", "text,a\nä b,c\n".encode("utf-16-le"), [], "a.csv is not plain text: "),
+        ("hf://some/absent", None, [], "hf://some/absent cannot be read ("),
         ("a.csv", b"", [], "a.csv is empty: "),
         (
             "a.txt",

@@ -32,9 +32,7 @@ except ModuleNotFoundError as error:
 def main() -> None:
     """Print the config of the text that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "paths", metavar="PATH", nargs="+", help=f"a file of {ALLOWED}; a folder; a glob; hf://OWNER/NAME"
-    )
+    parser.add_argument("paths", metavar="PATH", nargs="+", help=f"{ALLOWED}; a folder; a glob; hf://OWNER/NAME")
     parser.add_argument("--accelerator", help="a TPU slice such as v5e-8, or GPUs such as h100:4; default: CPUs")
     asked = parser.parse_args()
     try:

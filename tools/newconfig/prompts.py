@@ -5,6 +5,8 @@ import re
 import unicodedata
 from collections import Counter
 
+from tpulm.corpus.rows import MARKER
+
 from newconfig.sample import Text
 
 ENDS = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？।])\s*")
@@ -18,7 +20,7 @@ def prompts_of(text: Text) -> tuple[list[str], list[str]]:
     Sentences occur once, and have words as frequent as most do. In a text without sentences, lines are taken.
     """
     glue, times = (" ", 1) if text.words else ("", 3)
-    documents = [document[:4000] for document in text.sample[:: max(1, len(text.sample) // 2000)]]
+    documents = [MARKER.sub("\n", document[:4000]) for document in text.sample[:: max(1, len(text.sample) // 2000)]]
     whole = [end for document in documents for end in ENDS.split(glue.join(document.split())) if end.endswith(WHOLE)]
     lines = [line for document in documents for line in re.split(r"\n" if text.words else r"\s", document)]
     for parts in (whole, lines):

@@ -37,18 +37,9 @@ class Text:
     runs  whether many spaces follow a space, as in code and tables; found  in words; notes  sentences for the user
     """
 
-    def __init__(
-        self,
-        place: str,
-        source: Mapping,
-        read: Iterable[Document],
-        share: float,
-        training: float,
-        found: str,
-        notes: Sequence[str],
-    ):
+    def __init__(self, place: str, source: Mapping, read: Iterable[Document], share: float, found: str):
         """Measure the documents that were read; `place` is for messages. Raises UserError for too little text."""
-        self.source, self.training, self.notes = source, training, notes
+        self.source, self.training, self.notes = source, 1.0, list[str]()
         read = [document for document in read if text_of(document).strip()]
         self.sample = list(map(text_of, read))
         self.prompts = [text[: spans[0][0]] for text, spans in (one for one in read if isinstance(one, tuple))]
@@ -78,8 +69,9 @@ def look(paths: Sequence[str]) -> Text:
     if not choices:
         raise UserError(NO_COLUMN.format(place))
     documents = map(form_of(choices[0]).document_of, repeat(place), rows)
-    found = f"{place} at revision {source['revision'][:8]}"
-    return Text(place, source | choices[0], documents, share, 1.0, found, [chosen(choices)])
+    text = Text(place, source | choices[0], documents, share, f"{place} at revision {source['revision'][:8]}")
+    text.notes = [chosen(choices)]
+    return text
 
 
 def look_at_files(place: str, paths: Sequence[str]) -> Text:
@@ -96,16 +88,14 @@ def look_at_files(place: str, paths: Sequence[str]) -> Text:
     train = {file for one in splits["train"] for file in expand("corpus", one)} if isinstance(splits, dict) else group
     if left := [file for file in files if file not in group]:
         kinds = ", ".join(f"{number} {end}" for end, number in Counter(Path(file).suffix for file in files).items())
-        notes.append(
-            f"the {len(group)} files that fit together and have most text are taken, of {len(files)} ({kinds}); left "
-            f"out: {', '.join(left[:3])}{', ...' * (len(left) > 3)}, which need a config of their own"
-        )
+        others = f"{', '.join(left[:3])}{', ...' * (len(left) > 3)}, which need a config of their own"
+        notes.append(f"{len(group)} of {len(files)} files ({kinds}) fit together and are taken; left out: {others}")
     if repeated:
-        notes.append(f"{repeated} names lead to a file or folder that has another name there; each file is read once")
+        notes.append(f"each file is read once; symbolic links and repeated paths that lead to others: {repeated}")
     found = f"{len(group):,} file{'s'[: len(group) != 1]}, {size / 1e6:,.{2 if size < 1e6 else 1}f} MB"
-    documents, share = read_sample(group, keys)
-    training = sum(map(text_size, train)) / max(1, size)
-    return Text(place, {"source": "files", "files": splits} | keys, documents, share, training, found, notes)
+    text = Text(place, {"source": "files", "files": splits} | keys, *read_sample(group, keys), found)
+    text.notes, text.training = notes, sum(map(text_size, train)) / size
+    return text
 
 
 def chosen(choices: Sequence[Mapping]) -> str:

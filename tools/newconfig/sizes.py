@@ -56,24 +56,17 @@ def vocabulary(text: Text, most: int) -> tuple[int, float, float]:
     )
 
 
-def steps(tokens: float, record: tuple[int, int], epochs: int, bounds: tuple[int, int], parts: int, rate: str) -> list:
-    """Return the lines of a run that set its steps, batch size and learning rate.
+def steps(stage: str, tokens: float, record: tuple[int, int], epochs: int, bounds: tuple[int, int], parts: int) -> dict:
+    """Return the values of a run that set its steps and batch size; `tokens` are those of the training split.
 
-    tokens  of the training split; record  batch size and tokens of a record; parts  checkpoints
-    bounds  fewest steps, where these are no more than MOST_EPOCHS, and most steps
+    record  batch size and tokens of a record; bounds  fewest steps, if they are MOST_EPOCHS at most, and most steps
     """
     per_epoch = tokens / math.prod(record)
     number = min(max(epochs * per_epoch, bounds[0]), bounds[1], max(30, MOST_EPOCHS * per_epoch))
-    unit = parts * (100 if number >= 500 else 10)
-    number = unit * max(1, round(number / unit))
-    return [
-        f"steps: {number}   # about {number / per_epoch:,.1f} epochs",
-        f"checkpoint_every: {number // parts}",
-        f"batch_size: {record[0]}",
-        f"learning_rate: {rate}",
-        f"schedule: {{shape: wsd, warmup_steps: {number // 15}, decay_steps: {number // 3}}}",
-        "optimizer: {weight_decay: 0.01, global_clipnorm: 1.0}",
-    ]
+    number = 10 * parts * max(1, round(number / (10 * parts)))
+    values = {"every": number // parts, "batch": record[0], "warmup": number // 15, "decay": number // 3}
+    values |= {"steps": f"{number}   # about {number / per_epoch:,.1f} epochs"}
+    return {f"{stage}_{name}": value for name, value in values.items()}
 
 
 def small_models(text: Text, characters: float, devices: int = 1) -> tuple[str, dict]:
@@ -81,23 +74,14 @@ def small_models(text: Text, characters: float, devices: int = 1) -> tuple[str, 
     size, *rates = vocabulary(text, 4096 if text.characters < 16e6 else 8192)
     masked, causal = (rate * characters for rate in rates)
     batches = [-(-batch // devices) * devices for batch in (32, 16)]
-    return "small", dict.fromkeys(("devices", "same", "plan"), "") | {
-        "size": size,
-        "length": 128,
-        "shards": 2,
-        "dropout": 0.0 if masked > 3e5 else 0.1,  # a short text is read many times
-        "masked": steps(masked, (batches[0], 128), 40, (300, 1500), 3, "2e-3"),
-        "causal": steps(causal, (batches[1], 128), 20, (300, 900), 3, "3e-3"),
-        "generation": "{sampler: top_k, k: 8, temperature: 0.8, samples: 2}",
-        "evaluation": "{text: {documents: 100, masked_documents: 24}}   # few, to take minutes",
-    }
+    values = steps("masked", masked, (batches[0], 128), 40, (300, 1500), 3)
+    values |= steps("causal", causal, (batches[1], 128), 20, (300, 900), 3)
+    dropout = 0.0 if masked > 3e5 else 0.1  # a short text is read many times
+    return "small", values | {"size": size, "dropout": dropout, "devices": "", "same": "", "plan": ""}
 
 
 def for_accelerator(text: Text, characters: float, accelerator: str) -> tuple[str, dict]:
-    """Return the template with models that fit an accelerator and a text, and its values. Raises UserError.
-
-    characters  of the training split
-    """
+    """Return the template with models that fit an accelerator and a text, and its values. Raises UserError."""
     hosts, plan, room = 1, "", 16  # records of 512 tokens on a device
     if re.fullmatch(GPU_PATTERN, accelerator):
         devices = parse_gpu(accelerator)[1]
@@ -120,27 +104,15 @@ def for_accelerator(text: Text, characters: float, accelerator: str) -> tuple[st
             f"the models are small because {masked:,.0f} tokens are too few for RoBERTa-base: 1,000 steps would be "
             f"{epochs:,.0f} epochs; allowed: {MOST_EPOCHS}"
         )
-        template, values = small_models(text, characters, devices)
-        parts = 1
+        (template, values), parts = small_models(text, characters, devices), 1
     else:
-        template, values = (
-            "large",
-            {
-                "size": size,
-                "length": 512,
-                "shards": min(1024, max(4, text.characters // 400_000_000)),
-                "masked": steps(masked, (parts * each * devices, 512), 40, (1000, 100_000), 10, "5e-4"),
-                "causal": steps(causal, (parts * each // 2 * devices, 1024), 4, (500, 10_000), 5, "6e-4"),
-                "generation": "",
-                "evaluation": "",
-            },
-        )
-    return template, values | {
-        "devices": f"""&slice {{precision: mixed_bfloat16, microbatches: {parts}, host_device_count: {devices},
-                  keep_checkpoints: last, resources: {{accelerator: "{accelerator}", hosts: {hosts}}}}}""",
-        "same": "*slice",
-        "plan": plan and f"{plan}   # `snakemake plan` estimates memory and time",
-    }
+        template, values = "large", {"size": size, "shards": min(1024, max(4, text.characters // 400_000_000))}
+        values |= steps("masked", masked, (parts * each * devices, 512), 40, (1000, 100_000), 10)
+        values |= steps("causal", causal, (parts * each // 2 * devices, 1024), 4, (500, 10_000), 5)
+    shared = f"""&slice {{precision: mixed_bfloat16, microbatches: {parts}, host_device_count: {devices},
+                  keep_checkpoints: last, resources: {{accelerator: "{accelerator}", hosts: {hosts}}}}}"""
+    plan = plan and f"{plan}   # `snakemake plan` estimates memory and time"
+    return template, values | {"devices": shared, "same": "*slice", "plan": plan}
 
 
 def estimate(config: Mapping) -> str:
@@ -157,7 +129,5 @@ def estimate(config: Mapping) -> str:
         head = predictions_per_record(length, masking["mlm_probability"]) / length if masking else 1
         weights = size.parameters - size.table * (1 - head) + 2 * size.layers * size.hidden * length
         found.append(f"{run.key} {6 * weights * run.tokens_per_step * recipe['steps'] / speed / 60:.1f} min")
-    return (
-        f"{', '.join(found)}, each on one CPU thread, at the measured {speed / 1e9:.0f} GFLOP/s. Training "
-        "may take twice as long, and the other jobs take minutes."
-    )
+    said = f"{', '.join(found)}, each on one CPU thread, at the measured {speed / 1e9:.0f} GFLOP/s."
+    return f"{said} Training may take twice as long, and the other jobs take minutes."

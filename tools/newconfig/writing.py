@@ -28,7 +28,6 @@ def config_of(text: Text, paths: Sequence[str], accelerator: str | None) -> str:
     characters = text.characters * text.training * (1 - without_files * share)
     characters = min(characters, enough) if limit else characters
     template, values = for_accelerator(text, characters, accelerator) if accelerator else small_models(text, characters)
-    values |= {stage: indented(values[stage], spaces) for stage, spaces in (("masked", 6), ("causal", 4))}
     masks, beginnings = prompts_of(text)
     named = Path(paths[0]).parent if len(paths) > 1 or glob.has_magic(paths[0]) else Path(paths[0])
     name = re.sub("[^a-z0-9_-]+", "-", named.stem.lower())[:64].strip("-_") or "text"
@@ -38,7 +37,7 @@ def config_of(text: Text, paths: Sequence[str], accelerator: str | None) -> str:
         "notes": "\n".join(line for note in text.notes for line in wrap(f"# {note}.", 118, subsequent_indent="# ")),
         "title": quoted(f"Language models of {named.stem or 'text'}"),
         "experiment": quoted(name),
-        "source": indented([f"{key}: {quoted(value)}" for key, value in text.source.items()], 2),
+        "source": "\n".join(f"  {key}: {quoted(value)}" for key, value in text.source.items()),
         "share": f"{share:g}",
         "limit": f"{limit}   # of each split; enough for these steps" if 0 < limit < text.documents else "",
         "runs": ", whitespace: runs" if text.runs else "",
@@ -55,11 +54,6 @@ def config_of(text: Text, paths: Sequence[str], accelerator: str | None) -> str:
 def template_of(name: str) -> Template:
     """Return a template of this folder."""
     return Template(Path(__file__).with_name(f"{name}.template").read_text(encoding="utf-8"))
-
-
-def indented(lines: Sequence[str], spaces: int) -> str:
-    """Return lines with so many spaces before each."""
-    return "\n".join(" " * spaces + line for line in lines)
 
 
 def quoted(value: object) -> str:
