@@ -187,6 +187,27 @@ def test_what_is_wrong_with_a_file_is_said_in_a_sentence(tmp_path, row):
     assert [text for text in said if text not in sentence.removeprefix(str(file))] == []
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a b.txt", "a.csv", "a.json"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be", "cp1252"])
+def test_the_advice_on_an_encoding_is_right(tmp_path, name, encoding):
+    text = "text\n" + "“It’s a naïve text”; he said – and left.\n" * 99
+    file = write(tmp_path / name, text.encode(encoding), packed=" " in name)
+    sentence = fails(read, file)
+    assert sentence.startswith(str(file)) and sentence.endswith("` converts.") and "\n" not in sentence
+    subprocess.run(sentence.split("`")[1], shell=True, check=True, cwd=tmp_path)
+    assert (tmp_path / "NEW").read_text() == text
+
+
+def test_each_file_once(tmp_path):
+    """However many names it has. Links that lead back have an end."""
+    (tmp_path / "b/c").mkdir(parents=True)
+    write(tmp_path / "b/c/1.txt", "x")
+    for number in range(3):
+        (tmp_path / f"b/c/back{number}").symlink_to("../..")
+    globs = [f"{tmp_path}/**/*.txt", f"{tmp_path}/b/../b/c/1.txt", f"{tmp_path}/b/**"]
+    assert source_files("corpus", DEFAULTS | {"files": globs}) == {"train": [f"{tmp_path}/b/c/1.txt"]}
+
+
 def test_globs_that_do_not_fit(tmp_path):
     recipe = DEFAULTS | {"files": [f"{tmp_path}/*"]}
     assert fails(source_files, "finetune.text", recipe).startswith(f"finetune.text.files: no file matches {tmp_path}/*")

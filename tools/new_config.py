@@ -3,8 +3,7 @@
     python tools/new_config.py PATH... > my.yaml                       small models, minutes on two CPU cores
     python tools/new_config.py PATH... --accelerator v5e-8 > my.yaml   models and batches for this accelerator
 
-PATH is a file, a folder, a glob, or hf://OWNER/NAME: a dataset of the Hugging Face Hub. Standard error has what was
-found, what was chosen, and an estimate of the time.
+PATH is a file, a folder, a glob, or a dataset hf://OWNER/NAME. Standard error has what was found and chosen, and times.
 """
 
 import argparse
@@ -42,11 +41,11 @@ def main() -> None:
         parts_of("corpus", config["corpus"])  # its globs find the files
     except UserError as error:
         sys.exit(f"error: {error}")
-    notes = [f"note: {note}." for note in text.notes]
     time = "`snakemake plan --configfile my.yaml` compiles the runs and estimates memory and time."
     if not config["plan"]["topologies"]:
         time = "none, because only TPUs have plans." if asked.accelerator else estimate(config)
-    print(f"found: {text.found}", *notes, f"estimate: {time}", sep="\n", file=sys.stderr)
+    said = [f"found: {text.found}", *(f"note: {note}." for note in text.notes), f"estimate: {time}"]
+    print(*said, sep="\n", file=sys.stderr)
     print(written, end="")
 
 

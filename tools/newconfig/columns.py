@@ -13,7 +13,6 @@ from tpulm.specs.texts import GEMMA
 
 from newconfig.files import text_size
 
-ROWS_READ = 2000  # of all files together
 PROMPTS = ("instruction", "prompt", "question", "query", "problem", "input")
 CONTEXTS = ("context", "passage", "input")
 RESPONSES = ("response", "output", "answer", "completion", "solution")
@@ -44,24 +43,22 @@ def form_of(keys: Mapping) -> Form:
 
 def choose_tables(files: Sequence[str]) -> tuple[list[dict], list[str]]:
     """Return the keys that say what is text in tables, those of most text first, and the files that the first fit."""
-    amounts, rows, most = Counter[str](), dict[str, list[dict]](), max(20, ROWS_READ // max(1, len(files)))
+    amounts, rows, most = Counter[str](), dict[str, list[dict]](), max(20, 2000 // max(1, len(files)))
     for file in files:
         rows[file] = list(islice(chain.from_iterable(read_files([file], "line", ROWS)), most))
         per_character = text_size(file) / max(1, len(json.dumps(rows[file], default=str, ensure_ascii=False)))
         for keys, characters in forms_of(rows[file]).items():
             amounts[keys] += int(characters * per_character)
     choices = [json.loads(keys) for keys, _ in amounts.most_common()]
-    if not choices:
-        return [], []
-    needed = set(form_of(choices[0]).columns)
+    needed = set(form_of(choices[0]).columns) if choices else {""}
     return choices, [file for file in files if needed <= set(chain(*rows[file][:1]))]
 
 
 def forms_of(rows: Sequence[Mapping]) -> dict[str, int]:
     """Return the keys that say what is text in rows, as JSON, each with the characters of that text."""
     values = {name: [row[name] for row in rows if row.get(name) is not None] for name in dict.fromkeys(chain(*rows))}
-    texts = {name: sum(map(len, cells)) for name, cells in values.items() if cells and is_text(cells)}
-    found: dict[str, int] = {json.dumps({"column": name}): size for name, size in texts.items()}
+    texts = {name: len("".join(map(str, cells))) for name, cells in values.items() if is_text(cells)}
+    found = {json.dumps({"column": name}): size for name, size in texts.items()}
     for name, cells in values.items():
         if cells and all(map(is_conversation, cells)):
             size = sum(len(message["content"]) for cell in cells for message in cell)

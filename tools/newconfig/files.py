@@ -14,34 +14,25 @@ SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "
 
 
 def find_files(paths: Sequence[str]) -> tuple[dict[str, list[str]], int]:
-    """Return the files that arguments stand for, by glob and each once, and how many other names they have there.
-
-    Raises UserError.
-    """
+    """Return the files of arguments by glob, each once, and how many other names lead to one. Raises UserError."""
     by_glob, names = dict[str, list[str]](), list[str]()
     for path in paths:
-        inside = list(matching(os.path.join(glob.escape(path), "**", "*"))) if os.path.isdir(path) else []
-        found = {pattern: expand("corpus", pattern) for pattern in patterns(path, inside)}
-        names += [path, *inside] if inside else [file for files in found.values() for file in files]
-        by_glob |= found
+        patterns, inside = [glob.escape(path) if os.path.isfile(path) else path], list[str]()
+        if os.path.isdir(path):  # a glob for each kind of file in it
+            inside = [path, *matching(os.path.join(glob.escape(path), "**", "*"))]
+            files = [Path(file) for file in inside if os.path.isfile(file) and kind_of(file)]
+            ends = {"".join(file.suffixes[-2:] if packed(str(file)) else file.suffixes[-1:]) for file in files}
+            if not ends:
+                raise UserError(f"{path} is a folder without text; allowed: one with files of {ALLOWED}.")
+            patterns = [os.path.join(glob.escape(path), "**", f"*{end}") for end in sorted(ends)]
+        elif not remote(path) and not os.path.exists(path) and not glob.glob(path, recursive=True):
+            raise UserError(f"{path} does not exist; allowed: a file, a folder or a glob, of {ALLOWED}.")
+        expanded = {pattern: expand("corpus", pattern) for pattern in patterns}
+        names += inside or [file for some in expanded.values() for file in some]
+        by_glob |= expanded
     once = set(each_once(file for files in by_glob.values() for file in files))
     by_glob = {pattern: [file for file in files if file in once] for pattern, files in by_glob.items()}
     return by_glob, len(names) - len(set(map(os.path.realpath, names)))
-
-
-def patterns(path: str, inside: Sequence[str]) -> list[str]:
-    """Return the globs of an argument: of a folder, one for each kind of file in it. Raises UserError."""
-    if os.path.isfile(path):
-        return [glob.escape(path)]
-    if os.path.isdir(path):
-        files = [Path(file) for file in inside if os.path.isfile(file) and kind_of(file)]
-        ends = {"".join(file.suffixes[-2:] if packed(str(file)) else file.suffixes[-1:]) for file in files}
-        if not ends:
-            raise UserError(f"{path} is a folder without text; allowed: one with files of {ALLOWED}.")
-        return [os.path.join(glob.escape(path), "**", f"*{end}") for end in sorted(ends)]
-    if not remote(path) and not glob.glob(path, recursive=True):
-        raise UserError(f"{path} does not exist; allowed: a file, a folder or a glob, of {ALLOWED}.")
-    return [path]
 
 
 def text_size(file: str) -> int:
@@ -69,8 +60,6 @@ def globs_of(by_glob: Mapping[str, list[str]], chosen: Sequence[str]) -> dict[st
 
 def few_globs(words: Mapping[str, str]) -> list[str]:
     """Return globs by the first words of the names of files, or the files where these match others or are not fewer."""
-    ends = {
-        os.path.join(glob.escape(os.path.dirname(f)), f"{word}*{os.path.splitext(f)[1]}") for f, word in words.items()
-    }
+    ends = {os.path.join(glob.escape(os.path.dirname(f)), f"{words[f]}*{os.path.splitext(f)[1]}") for f in words}
     same = sorted(file for end in ends for file in glob.glob(end)) == sorted(words)
     return sorted(ends) if same and len(ends) < len(words) else list(map(glob.escape, words))

@@ -6,14 +6,12 @@ from tpulm.corpus.files import import_datasets
 from newconfig.files import SPLITS
 
 HUB = "hf://"
+ALLOWED = "hf://OWNER/NAME or hf://OWNER/NAME/CONFIGURATION"
 MOST = 16_000_000  # characters that are read
 
 
 def read_dataset(address: str) -> tuple[dict, list[dict], float]:
-    """Return the keys of the newest revision of a dataset, its first rows, and about which share of it they are.
-
-    address  hf://OWNER/NAME, or hf://OWNER/NAME/CONFIGURATION. Raises UserError.
-    """
+    """Return the keys of a dataset's newest revision, its first rows, and the share of it that they are, about."""
     import huggingface_hub
 
     datasets, rows, size, share = import_datasets(), list[dict](), 0, 1.0
@@ -33,7 +31,6 @@ def read_dataset(address: str) -> tuple[dict, list[dict], float]:
             size += sum(len(str(value)) for value in row.values())
     except Exception as error:  # network, credentials, no such dataset or configuration, files that cannot be read
         said = " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
-        allowed = f"{HUB}OWNER/NAME or {HUB}OWNER/NAME/CONFIGURATION"
-        raise UserError(f"{address} cannot be read ({said}); allowed: {allowed}.") from None
+        raise UserError(f"{address} cannot be read ({said}); allowed: {ALLOWED}.") from None
     keys = {"source": "hub", "dataset": dataset, "name": name, "revision": told.sha, "splits": splits}
     return {key: value for key, value in keys.items() if value}, rows, share

@@ -10,26 +10,19 @@ from tpulm.corpus.rows import MARKER
 from newconfig.sample import Text
 
 ENDS = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？।])\s*")
-WHOLE = tuple(".!?…。！？।")
-SHORTEST, LONGEST = 5, 15  # words, or characters where there are no words; of these, three times as many
 
 
 def prompts_of(text: Text) -> tuple[list[str], list[str]]:
-    """Return two sentences with a word, or a character, masked; and the beginnings of two others, or two prompts.
-
-    Sentences occur once, and have words as frequent as most do. In a text without sentences, lines are taken.
-    """
-    glue, times = (" ", 1) if text.words else ("", 3)
+    """Return two typical sentences or lines with a word masked, and the beginnings of two others, or two prompts."""
+    glue, times = (" ", 1) if text.words else ("", 3)  # without words, characters: three times as many
     documents = [MARKER.sub("\n", document[:4000]) for document in text.sample[:: max(1, len(text.sample) // 2000)]]
-    whole = [end for document in documents for end in ENDS.split(glue.join(document.split())) if end.endswith(WHOLE)]
+    whole = [part for document in documents for part in ENDS.split(glue.join(document.split()))]
     lines = [line for document in documents for line in re.split(r"\n" if text.words else r"\s", document)]
-    for parts in (whole, lines):
+    for parts in ([part for part in whole if re.search(r"[.!?…。！？।]$", part)], lines):
         # Marks, such as vowels in Thai, belong to the letter before them.
-        units = [
-            tuple(part.split() if text.words else re.findall(r"\w[^\w\s]*|\W", part)) for part in parts if fits(part)
-        ]
-        occurring = Counter(one for one in units if SHORTEST <= len(one) <= times * LONGEST)
-        once = [units for units, number in occurring.items() if number == 1]
+        divided = (part.split() if text.words else re.findall(r"\w[^\w\s]*|\W", part) for part in filter(fits, parts))
+        occurring = Counter(tuple(units) for units in divided if 5 <= len(units) <= 15 * times)
+        once = [units for units, number in occurring.items() if number == 1] or list(occurring)
         if len(once) > 9:
             break
     frequency = Counter(unit for units in once for unit in units)
@@ -41,7 +34,7 @@ def prompts_of(text: Text) -> tuple[list[str], list[str]]:
         places = [place for place in places if len(units[place]) > 3] or places
         for place in sorted(places, key=lambda place: abs(place - len(units) // 2))[:1]:
             masked.append(glue.join([*units[:place], "[MASK]", *units[place + 1 :]]))
-    prompts = sorted({prompt for prompt in text.prompts if len(prompt) < 300})
+    prompts = sorted({prompt for prompt in text.prompts if len(prompt) < 100})
     return masked, prompts[:: max(1, len(prompts) // 2)][:2] or [glue.join(units[: 3 * times]) for units in chosen[2:]]
 
 

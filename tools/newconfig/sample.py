@@ -29,17 +29,15 @@ SPACES = 0.08  # share of the characters of a text that is divided into words, a
 
 
 class Text:
-    """A text: keys of the config that name it, a sample of its documents, and what was found.
+    """A text: keys of the config that name it, a sample of its documents, and what was found in it.
 
-    share  of all documents that are in the sample, about; training  share of the text in files for training
-    prompts  what is before the first response of documents of which the responses alone count
-    documents, characters  of all of the text, about; words  whether spaces divide it into words
-    runs  whether many spaces follow a space, as in code and tables; found  in words; notes  sentences for the user
+    training  share of it in files for training; prompts  what is before the responses of its documents, if these count
+    words  whether spaces divide it into words; runs  whether many spaces follow a space, as in code and tables
     """
 
-    def __init__(self, place: str, source: Mapping, read: Iterable[Document], share: float, found: str):
+    def __init__(self, place: str, source: Mapping, read: Iterable[Document], share: float, found: str, notes: list):
         """Measure the documents that were read; `place` is for messages. Raises UserError for too little text."""
-        self.source, self.training, self.notes = source, 1.0, list[str]()
+        self.source, self.training, self.notes = source, 1.0, notes
         read = [document for document in read if text_of(document).strip()]
         self.sample = list(map(text_of, read))
         self.prompts = [text[: spans[0][0]] for text, spans in (one for one in read if isinstance(one, tuple))]
@@ -62,16 +60,12 @@ def look(paths: Sequence[str]) -> Text:
     place = ", ".join(paths[:3])
     if not any(path.startswith(HUB) for path in paths):
         return look_at_files(place, paths)
-    if len(paths) > 1:
-        raise UserError(f"{place}: {len(paths)} arguments; allowed: one dataset, or files, folders and globs.")
     source, rows, share = read_dataset(place)
     choices = [json.loads(keys) for keys, _ in Counter(forms_of(rows)).most_common()]
     if not choices:
         raise UserError(NO_COLUMN.format(place))
     documents = map(form_of(choices[0]).document_of, repeat(place), rows)
-    text = Text(place, source | choices[0], documents, share, f"{place} at revision {source['revision'][:8]}")
-    text.notes = [chosen(choices)]
-    return text
+    return Text(place, source | choices[0], documents, share, f"{place} at {source['revision']}", [chosen(choices)])
 
 
 def look_at_files(place: str, paths: Sequence[str]) -> Text:
@@ -90,11 +84,11 @@ def look_at_files(place: str, paths: Sequence[str]) -> Text:
         kinds = ", ".join(f"{number} {end}" for end, number in Counter(Path(file).suffix for file in files).items())
         others = f"{', '.join(left[:3])}{', ...' * (len(left) > 3)}, which need a config of their own"
         notes.append(f"{len(group)} of {len(files)} files ({kinds}) fit together and are taken; left out: {others}")
-    if repeated:
-        notes.append(f"each file is read once; symbolic links and repeated paths that lead to others: {repeated}")
+    once = f"each file is read once; symbolic links and repeated paths that lead to others: {repeated}"
+    notes += [once] if repeated else []
     found = f"{len(group):,} file{'s'[: len(group) != 1]}, {size / 1e6:,.{2 if size < 1e6 else 1}f} MB"
-    text = Text(place, {"source": "files", "files": splits} | keys, *read_sample(group, keys), found)
-    text.notes, text.training = notes, sum(map(text_size, train)) / size
+    text = Text(place, {"source": "files", "files": splits} | keys, *read_sample(group, keys), found, notes)
+    text.training = sum(map(text_size, train)) / size
     return text
 
 

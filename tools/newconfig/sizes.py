@@ -76,8 +76,8 @@ def small_models(text: Text, characters: float, devices: int = 1) -> tuple[str, 
     batches = [-(-batch // devices) * devices for batch in (32, 16)]
     values = steps("masked", masked, (batches[0], 128), 40, (300, 1500), 3)
     values |= steps("causal", causal, (batches[1], 128), 20, (300, 900), 3)
-    dropout = 0.0 if masked > 3e5 else 0.1  # a short text is read many times
-    return "small", values | {"size": size, "dropout": dropout, "devices": "", "same": "", "plan": ""}
+    values |= {"size": size, "dropout": 0.0 if masked > 3e5 else 0.1}  # a short text is read many times
+    return "small", values | {"devices": "", "same": "", "plan": ""}
 
 
 def for_accelerator(text: Text, characters: float, accelerator: str) -> tuple[str, dict]:
@@ -90,7 +90,8 @@ def for_accelerator(text: Text, characters: float, accelerator: str) -> tuple[st
             found = topology(accelerator)
         except UserError as error:
             raise UserError(f"--accelerator: {str(error).rstrip('.')}; or GPUs, such as h100:4.") from None
-        devices, hosts, plan = found.devices, slice_hosts(accelerator), f"{{topologies: [{accelerator}]}}"
+        devices, hosts = found.devices, slice_hosts(accelerator)
+        plan = f"{{topologies: [{accelerator}]}}   # `snakemake plan` estimates memory and time"
         room = 8 if found.hbm < 12 * GIB else 16
     if devices > MOST_HOST_DEVICES:
         raise UserError(f"--accelerator: {accelerator} has {devices:,} devices; allowed: {MOST_HOST_DEVICES} at most.")
@@ -100,10 +101,8 @@ def for_accelerator(text: Text, characters: float, accelerator: str) -> tuple[st
     masked, causal = (rate * characters for rate in rates)
     epochs = 1000 * parts * each * devices * 512 / masked
     if epochs > MOST_EPOCHS:
-        text.notes.append(
-            f"the models are small because {masked:,.0f} tokens are too few for RoBERTa-base: 1,000 steps would be "
-            f"{epochs:,.0f} epochs; allowed: {MOST_EPOCHS}"
-        )
+        few = f"{masked:,.0f} tokens are too few for RoBERTa-base: 1,000 steps would be {epochs:,.0f} epochs"
+        text.notes.append(f"the models are small because {few}; allowed: {MOST_EPOCHS}")
         (template, values), parts = small_models(text, characters, devices), 1
     else:
         template, values = "large", {"size": size, "shards": min(1024, max(4, text.characters // 400_000_000))}
@@ -111,7 +110,6 @@ def for_accelerator(text: Text, characters: float, accelerator: str) -> tuple[st
         values |= steps("causal", causal, (parts * each // 2 * devices, 1024), 4, (500, 10_000), 5)
     shared = f"""&slice {{precision: mixed_bfloat16, microbatches: {parts}, host_device_count: {devices},
                   keep_checkpoints: last, resources: {{accelerator: "{accelerator}", hosts: {hosts}}}}}"""
-    plan = plan and f"{plan}   # `snakemake plan` estimates memory and time"
     return template, values | {"devices": shared, "same": "*slice", "plan": plan}
 
 

@@ -42,18 +42,13 @@ def config_of(text: Text, paths: Sequence[str], accelerator: str | None) -> str:
         "limit": f"{limit}   # of each split; enough for these steps" if 0 < limit < text.documents else "",
         "runs": ", whitespace: runs" if text.runs else "",
         "why": "by the size of the text" + ("" if text.words else "; unigram needs no spaces between words"),
-        "models": template_of(template).substitute(values).rstrip(),
         "masks": quoted(masks),
         "beginnings": quoted(beginnings),
     }
-    lines = template_of("config").substitute(values).split("\n")
+    config, models = (Path(__file__).with_name(f"{name}.template").read_text("utf-8") for name in ("config", template))
+    lines = Template(config.replace("$models\n", models)).substitute(values).split("\n")
     lines = [line for line in lines if not line.endswith(": ")]  # a key without a value
     return "".join(f"{line}\n" for line, after in zip(lines, lines[1:], strict=False) if line or after)
-
-
-def template_of(name: str) -> Template:
-    """Return a template of this folder."""
-    return Template(Path(__file__).with_name(f"{name}.template").read_text(encoding="utf-8"))
 
 
 def quoted(value: object) -> str:

@@ -26,8 +26,6 @@ EMPTY_LINE = re.compile(rb"\n(?=(\r?\n))")
 CONTROL = re.compile("[\0-\x08\x0b\x0e-\x1f\x7f-\x9f]")  # control characters, but for white space
 CONTROL_BYTES = re.compile(rb"[\0-\x08\x0b\x0e-\x1f\x7f]|\xc2[\x80-\x9f]")  # the same in UTF-8
 MOST_CONTROL = 1e-3  # share of the characters of a text
-NOT_ASCII = bytes(range(0x80, 0x100))
-SEARCHED = 16 << 20  # bytes in which a file shows its encoding
 
 
 class Range(io.RawIOBase):
@@ -331,7 +329,7 @@ def mistake(file: str, error: Exception) -> UserError:
 
 def plain_text(file: str, text: str) -> str:
     """Return text of a file as it is. Raises UserError for control characters, as UTF-16 read as UTF-8 has them."""
-    share = len(CONTROL.findall(text)) / max(1, len(text))
+    share = len(CONTROL.findall(text)) / max(2000, len(text))
     if share <= MOST_CONTROL:
         return text
     place = 1
@@ -350,7 +348,7 @@ def plain_text(file: str, text: str) -> str:
 def converting(file: str, utf8: bool) -> str:
     """Return how to convert a file, of which the bytes are UTF-8 or not, as a part of a sentence."""
     with opened(file) as data:
-        name = encoding_of(data.read(SEARCHED), utf8)
+        name = encoding_of(data.read(CHARACTERS), utf8)
     if not name:
         return "to convert text in another encoding: `iconv -f ENCODING -t UTF-8`, with a name of `iconv -l`"
     command, source = f"iconv -f {name} -t UTF-8", shlex.quote(file)
@@ -367,12 +365,11 @@ def encoding_of(data: bytes, utf8: bool) -> str:
     elif data.count(0) > MOST_CONTROL * len(data):  # in UTF-16, ASCII characters have one
         names = ["UTF-32LE", "UTF-32BE", "UTF-16LE" if data[1::2].count(0) > data[::2].count(0) else "UTF-16BE"]
     else:  # text of Western Europe is mostly ASCII
-        western = not utf8 and len(data.translate(None, NOT_ASCII)) > 0.75 * len(data)
+        western = not utf8 and len(data.decode("ascii", "ignore")) > 0.75 * len(data)
         names = ["WINDOWS-1252", "ISO-8859-1"] if western else []
     for name in names:
         with contextlib.suppress(UnicodeDecodeError):
-            text = data.decode(name)
-            if len(CONTROL.findall(text)) <= MOST_CONTROL * len(text):
+            if len(CONTROL.findall(text := data.decode(name))) <= MOST_CONTROL * len(text):
                 return name
     return ""
 

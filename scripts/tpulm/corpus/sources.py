@@ -155,11 +155,10 @@ def matching(pattern: str) -> Iterator[str]:
         yield from (path.removeprefix("./") for path in matching(f"./{pattern}"))
         return
     before, recursive, after = pattern.partition("/**/")
+    if not recursive:
+        yield from glob.glob(pattern)
     entered = set()
-    for root in glob.glob(before or "/"):
-        if not recursive:
-            yield root
-            continue
+    for root in glob.glob(before or "/") if recursive else []:
         for folder, names, _ in os.walk(root, followlinks=True):
             names[:] = sorted(name for name in names if not name.startswith("."))
             if (real := os.path.realpath(folder)) in entered:
