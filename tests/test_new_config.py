@@ -31,7 +31,7 @@ def write(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", [str(PROGRAM), *arguments])
+        monkeypatch.setattr(sys, "argv", [str(PROGRAM), "--stdout", *arguments])
         try:
             runpy.run_path(str(PROGRAM), run_name="__main__")
         except SystemExit as end:
@@ -241,7 +241,7 @@ def test_a_dataset_of_a_hub(tmp_path):
             "HF_TOKEN": loopback_hub.TOKEN,
             "HF_HOME": str(tmp_path),
         }
-        command = [sys.executable, PROGRAM, "hf://some/reviews"]
+        command = [sys.executable, PROGRAM, "--stdout", "hf://some/reviews"]
         done = subprocess.run(command, env=os.environ | place, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "about 1,900 documents" in done.stderr, done.stderr
     (tmp_path / "my.yaml").write_text(done.stdout)
@@ -304,12 +304,12 @@ def test_what_cannot_be_used_ends_in_a_sentence(write, tmp_path, name, content, 
 def test_epochs_are_those_of_the_records(fresh, text):
     """Within 10 %."""
     path, _ = text(fresh.folder)
-    command = [sys.executable, ROOT / "tools/new_config.py", path]
-    (fresh / "my.yaml").write_bytes(
-        subprocess.run(command, cwd=fresh.folder, stdout=subprocess.PIPE, check=True).stdout
-    )
-    fresh("tfrecords", "--configfile", "my.yaml", "--cores", "2")
-    config = (fresh / "my.yaml").read_text()
+    command = [sys.executable, "tools/new_config.py", path, "--experiment", "own"]
+    subprocess.run(command, cwd=fresh.folder, check=True)
+    again = subprocess.run(command, cwd=fresh.folder, capture_output=True, text=True)
+    assert again.returncode == 1 and again.stderr.startswith("error: experiments/own/config.yaml is there already")
+    fresh("-d", "experiments/own", "tfrecords", "--cores", "2")
+    config = (fresh / "experiments/own/config.yaml").read_text()
     for run, batch, folder in (("modernbert-mini", 32, "tfrecords"), ("gemma-mini", 16, "tokens/gemma-mini/corpus/*")):
         (manifest,) = fresh.folder.glob(f"experiments/*/results/{folder}/manifest.json")
         steps, said = re.search(rf"{run}:.*?steps: (\d+)   # about ([\d.,]+) epochs", config, re.DOTALL).groups()
@@ -320,10 +320,8 @@ def test_epochs_are_those_of_the_records(fresh, text):
 @pytest.mark.long
 def test_a_model_learns_more_than_frequencies(fresh):
     (fresh / "text.txt").write_text("\n".join(python_docs()[::2]))
-    done = subprocess.run([sys.executable, "tools/new_config.py", "text.txt"], cwd=fresh.folder, stdout=subprocess.PIPE)
-    assert done.returncode == 0
-    (fresh / "my.yaml").write_bytes(done.stdout)
-    fresh("--configfile", "my.yaml", "--cores", "2")
+    subprocess.run([sys.executable, "tools/new_config.py", "text.txt"], cwd=fresh.folder, check=True)
+    fresh("-d", "experiments/text", "--cores", "2")
     metrics = json.loads((fresh / "experiments/text/results/mlm/modernbert-mini/metrics.json").read_text())
     for split in ("validation", "test"):
         assert metrics[split]["loss"] < metrics[split]["frequency_loss"]

@@ -8,6 +8,7 @@ PATH is a file, a folder, a glob, or a dataset hf://OWNER/NAME. Standard error h
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -19,34 +20,54 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tools")]
 try:
     from newconfig.sample import look
     from newconfig.sizes import estimate
-    from newconfig.writing import config_of
+    from newconfig.writing import config_of, lines_of, name_of, seen_from
     from ruamel.yaml import YAML
     from tpulm.config.reading import complete
     from tpulm.core.errors import UserError
+    from tpulm.core.experiments import CONFIG
+    from tpulm.core.files import write_text
     from tpulm.corpus.sources import ALLOWED, parts_of
 except ModuleNotFoundError as error:
     sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
 
+NAME = "[a-z0-9][a-z0-9_-]{0,63}"
+
 
 def main() -> None:
-    """Print the config of the text that the command line names."""
+    """Write the config of the text that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", metavar="PATH", nargs="+", help=f"{ALLOWED}; a folder; a glob; hf://OWNER/NAME")
     parser.add_argument("--accelerator", help="a TPU slice such as v5e-8, or GPUs such as h100:4; default: CPUs")
+    parser.add_argument("--experiment", metavar="NAME", help="default: named after the text")
+    parser.add_argument("--stdout", action="store_true", help="print the config, for this folder, and write nothing")
     asked = parser.parse_args()
+    name = asked.experiment or name_of(asked.paths)
+    folder = ROOT / "experiments" / name
     try:
+        if not re.fullmatch(NAME, name):
+            raise UserError(f"--experiment is {name}; allowed: up to 64 of a-z, 0-9, _ and -, a letter or digit first.")
+        if (folder / CONFIG).exists() and not asked.stdout:
+            raise UserError(f"experiments/{name}/{CONFIG} is there already; name another one with --experiment.")
         text = look(asked.paths)
         written = config_of(text, asked.paths, asked.accelerator)
         config = complete(YAML(typ="safe", pure=True).load(written), "the config")
         parts_of("corpus", config["corpus"])  # its globs find the files
     except UserError as error:
         sys.exit(f"error: {error}")
-    time = "`snakemake plan --configfile my.yaml` compiles the runs and estimates memory and time."
+    time = f"`snakemake plan -d experiments/{name}` compiles the runs and estimates memory and time."
     if not config["plan"]["topologies"]:
         time = "none, because only TPUs have plans." if asked.accelerator else estimate(config)
     said = [f"found: {text.found}", *(f"note: {note}." for note in text.notes), f"estimate: {time}"]
     print(*said, sep="\n", file=sys.stderr)
-    print(written, end="")
+    if asked.stdout:
+        print(written, end="")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    moved = written.replace(lines_of(text.source), lines_of(seen_from(folder, text.source)))
+    write_text(folder / CONFIG, moved)
+    run = next(iter(config.get("mlm", {}).get("runs", {})), None) or next(iter(config["base"]))
+    print(f"written: experiments/{name}/{CONFIG}; to train, and then to try a model:", file=sys.stderr)
+    print(f"  snakemake -d experiments/{name}\n  python tools/try.py -d experiments/{name} {run}", file=sys.stderr)
 
 
 if __name__ == "__main__":

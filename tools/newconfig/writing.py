@@ -2,16 +2,21 @@
 
 import glob
 import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
 from textwrap import wrap
+from typing import Any
+
+from tpulm.core.bucket import remote
 
 from newconfig.prompts import prompts_of
 from newconfig.sample import HELD_OUT, LARGEST, Text
 from newconfig.sizes import for_accelerator, small_models
 
+BETWEEN = ",\n" + 21 * " "  # prompts, a line each
 ENOUGH = 200_000_000  # characters; the steps on CPUs read a fraction of it
 
 
@@ -29,26 +34,50 @@ def config_of(text: Text, paths: Sequence[str], accelerator: str | None) -> str:
     characters = min(characters, enough) if limit else characters
     template, values = for_accelerator(text, characters, accelerator) if accelerator else small_models(text, characters)
     masks, beginnings = prompts_of(text)
-    named = Path(paths[0]).parent if len(paths) > 1 or glob.has_magic(paths[0]) else Path(paths[0])
-    name = re.sub("[^a-z0-9_-]+", "-", named.stem.lower())[:64].strip("-_") or "text"
-    name = f"{name}-text" if name in ("results", "logs") else name
     values |= {
         "found": text.found,
         "notes": "\n".join(line for note in text.notes for line in wrap(f"# {note}.", 118, subsequent_indent="# ")),
-        "title": quoted(f"Language models of {named.stem or 'text'}"),
-        "experiment": quoted(name),
-        "source": "\n".join(f"  {key}: {quoted(value)}" for key, value in text.source.items()),
+        "title": quoted(f"Language models of {place_of(paths).stem or 'text'}"),
+        "source": lines_of(text.source),
         "share": f"{share:g}",
         "limit": f"{limit}   # of each split; enough for these steps" if 0 < limit < text.documents else "",
         "runs": ", whitespace: runs" if text.runs else "",
         "why": "by the size of the text" + ("" if text.words else "; unigram needs no spaces between words"),
         "masks": quoted(masks),
-        "beginnings": quoted(beginnings),
+        "beginnings": f"[{BETWEEN.join(map(quoted, beginnings))}]",
     }
     config, models = (Path(__file__).with_name(f"{name}.template").read_text("utf-8") for name in ("config", template))
     lines = Template(config.replace("$models\n", models)).substitute(values).split("\n")
     lines = [line for line in lines if not line.endswith(": ")]  # a key without a value
     return "".join(f"{line}\n" for line, after in zip(lines, lines[1:], strict=False) if line or after)
+
+
+def place_of(paths: Sequence[str]) -> Path:
+    """Return the file or folder that a text is named after."""
+    return Path(paths[0]).parent if len(paths) > 1 or glob.has_magic(paths[0]) else Path(paths[0])
+
+
+def name_of(paths: Sequence[str]) -> str:
+    """Return the name of the experiment on a text."""
+    return re.sub("[^a-z0-9_-]+", "-", place_of(paths).stem.lower())[:64].strip("-_") or "text"
+
+
+def lines_of(source: Mapping) -> str:
+    """Return the keys that name a text as lines of the config."""
+    return "\n".join(f"  {key}: {quoted(value)}" for key, value in source.items())
+
+
+def seen_from(folder: Path, source: Mapping) -> dict:
+    """Return the keys that name a text, with its files as they are named in a folder."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {split: moved(files) for split, files in value.items()}
+        if isinstance(value, list):
+            return [moved(file) for file in value]
+        return value if remote(value) or os.path.isabs(value) else os.path.relpath(value, folder)
+
+    return {key: moved(value) if key == "files" else value for key, value in source.items()}
 
 
 def quoted(value: object) -> str:
