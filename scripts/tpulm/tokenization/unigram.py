@@ -72,6 +72,7 @@ def substrings(counts: dict[str, int], longest: int) -> Iterator[tuple[np.ndarra
 
 LONGEST = 16  # characters of a piece
 SEEDS = 5  # substrings that are tried, per piece
+MOST_SEEDS = 1_000_000  # that are tried where those leave too few pieces; SentencePiece's default
 SHARE = 0.75  # of the text: if words that repeat are so much of it, they are enough
 DECIMALS = 6  # of a score: exp and log differ in their last bits between processors
 THREADS = 2  # of the trainer; a constant, since EM adds up floats: another number of threads, other pieces
@@ -85,7 +86,12 @@ def model_of(words: Words, recipe: Recipe) -> Unigram:
     """Return a Unigram model with all characters of these words; with fewer pieces where the text has no more."""
     alphabet = set(words.characters)
     counts = words.counts | dict.fromkeys(sorted(alphabet.difference(*words.counts)), 1)
-    scores = scored_pieces(counts, alphabet, recipe.vocab_size - len(recipe.fixed))
+    size = recipe.vocab_size - len(recipe.fixed)
+    scores = scored_pieces(counts, alphabet, size, SEEDS * size)
+    if len(scores) < size:
+        # Repeats of few long words can take all seeds. How many pieces all seeds leave does not depend on the size, so
+        # that a vocabulary of so many pieces, or of fewer, can be trained.
+        scores = best(scored_pieces(counts, alphabet, MOST_SEEDS, MOST_SEEDS), alphabet, size)
     vocabulary = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
     # Less than a text that spells a byte's piece has by its characters.
     never = 2 * len(BYTES[0]) * (vocabulary[-1][1] - 1)
@@ -93,18 +99,25 @@ def model_of(words: Words, recipe: Recipe) -> Unigram:
     return Unigram(fixed + vocabulary, unk_id=SPECIALS.index("<unk>"), byte_fallback=recipe.byte_fallback)
 
 
-def scored_pieces(counts: dict[str, int], alphabet: set[str], most: int) -> dict[str, float]:
+def best(scores: dict[str, float], alphabet: set[str], size: int) -> dict[str, float]:
+    """Return the characters and, up to a size, the other pieces with the highest scores."""
+    others = sorted(scores.keys() - alphabet, key=lambda piece: (-scores[piece], piece))
+    return {piece: scores[piece] for piece in [*sorted(alphabet), *others[: size - len(alphabet)]]}
+
+
+def scored_pieces(counts: dict[str, int], alphabet: set[str], most: int, seeds: int) -> dict[str, float]:
     """Return the pieces that SentencePiece's trainer keeps, with their scores: every character, at most `most` pieces.
 
     counts    occurrences of each distinct word, "▁" only at its beginning, or nothing else
     alphabet  the characters of all words
+    seeds     substrings that are tried
     """
     proto = io.BytesIO()
     to_safe, from_safe = stand_ins(alphabet)
     # The trainer's own search for seeds does not count how often a word occurs: 8 to 12 % more tokens, 300 MB more.
-    seeds = seed_pieces(counts, SEEDS * most, LONGEST)
+    tried = seed_pieces(counts, seeds, LONGEST)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", newline="") as file:
-        file.writelines(f"{line}\n" for line in lines(seeds, to_safe))
+        file.writelines(f"{line}\n" for line in lines(tried, to_safe))
         file.flush()
         fit(lines(enough(counts, alphabet).items(), to_safe), most + 1, file.name, proto)
     model = sentencepiece.SentencePieceProcessor(model_proto=proto.getvalue())
