@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import textwrap
 from collections import Counter
 from dataclasses import replace
 from pydoc_data import topics
@@ -136,6 +137,37 @@ def test_any_text_is_learned_and_comes_back(name, kind):
     assert tokenizer.token_to_id("<unk>") not in ids
     # The first space is the mark of the first word.
     assert tokenizer.decode(ids).lstrip(" ") == text.replace("▁", " ").lstrip(" ")
+
+
+def base64_of(kilobytes, times):
+    return base64.b64encode(np.random.default_rng(3).bytes(1000 * kilobytes) * times).decode()
+
+
+@pytest.mark.unit
+def test_a_size_that_is_said_to_be_allowed_can_be_trained(texts):
+    """Also where the repeats of one document fill the candidates."""
+    lines = "\n".join(textwrap.wrap(base64_of(2, 40), 76))
+    with pytest.raises(UserError, match=r"allowed: \d+ or less") as error:
+        train([[*texts[:300], lines]], Recipe("unigram", 12_000))
+    most = int(str(error.value).split("allowed: ")[1].split()[0])
+    assert most > 2000
+    for size in (most, most - 1, most * 2 // 3, 1000, 400):
+        assert train([[*texts[:300], lines]], Recipe("unigram", size))[0].get_vocab_size() == size
+
+
+@pytest.mark.unit
+def test_no_pieces_are_made_of_a_long_word(texts, kind):
+    """But of text without spaces, such as Japanese, or where most of the text is such words."""
+    some, line = texts[:300], base64_of(1, 20)
+    tokenizer, record = train([[*some, line]], Recipe(kind, 600))
+    if kind == "wordpiece":  # its words are cut
+        assert "long_word_characters" not in record
+        return
+    assert record["long_word_characters"] == len(line)
+    only = train([some], Recipe(kind, 600))[0]
+    assert len(set(tokenizer.get_vocab()) - set(only.get_vocab())) < 40  # characters
+    assert "long_word_characters" not in train([["東京は日本の首都です。" * 99, *some]], Recipe(kind, 600))[1]
+    assert "long_word_characters" not in train([[line]], Recipe(kind, 80))[1]
 
 
 # What a tokenizer may change or lose: white space of all kinds, what is not normalized, what is rare, what is no text.

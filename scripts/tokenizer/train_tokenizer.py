@@ -8,7 +8,7 @@ output.special_tokens_map  special_tokens_map.json: with them AutoTokenizer load
 output.training            JSON: model and whitespace of the recipe; training_documents and training_characters, which
                            the tokenizer was trained on; corpus_documents and corpus_characters, which the training
                            split has; of the characters of the vocabulary, what
-                           tpulm.tokenization.training.known_characters returns
+                           tpulm.tokenization.training.train returns
 params.recipe              what tpulm.tokenization.pipeline.Recipe has
 params.train_on            characters and seed of the sample of documents
 """
@@ -26,6 +26,7 @@ with job(snakemake.log[0], "tokenizer") as say:
     from tpulm.tokenization.pipeline import Recipe
     from tpulm.tokenization.sample import Sample
     from tpulm.tokenization.training import train
+    from tpulm.tokenization.words import LONGEST
 
     recipe, output = Recipe(**snakemake.params.recipe), snakemake.output
     lengths = read_lengths(snakemake.input.lengths)
@@ -36,6 +37,11 @@ with job(snakemake.log[0], "tokenizer") as say:
     write_settings(tokenizer, output.config, output.special_tokens_map)
     kinds = {"model": recipe.model, "whitespace": recipe.whitespace}
     write_json(output.training, kinds | sample.record() | characters)
+    if long := characters.get("long_word_characters"):
+        say(
+            f"note: {long / sample.characters:.1%} of the text is in words of more than {LONGEST} characters, such as "
+            "base64; no pieces are made of these."
+        )
     say(
         f"{recipe.model}, {tokenizer.get_vocab_size():,} pieces, trained on {sample.documents:,} of "
         f"{sample.corpus_documents:,} documents"

@@ -20,11 +20,13 @@ def train(batches: Iterable[list[str]], recipe: Recipe) -> tuple[Tokenizer, dict
 
     batches  lists of documents
 
-    Returns it, and what metrics.json says of its characters, see `known_characters`; of bytes, nothing. Raises
-    UserError when `vocab_size` cannot hold the characters, or is more than the text has pieces.
+    Returns it, and what metrics.json says of its characters, see `known_characters`; for bytes, nothing. Where no
+    pieces are made of words that are too long, long_word_characters is how many characters these have. Raises UserError
+    when `vocab_size` cannot hold the characters, or is more than the text has pieces.
     """
     words = count_words(batches, recipe)
     record: dict[str, int | float] = {}
+    own = {"long_word_characters": words.long} if words.long else {}
     if recipe.byte_level:
         check_smallest(recipe, len(merges.BYTE_CHARACTERS), "the vocabulary has all 256 bytes")
         tokenizer = assemble(merges.byte_level(words.counts, recipe), recipe)
@@ -40,7 +42,7 @@ def train(batches: Iterable[list[str]], recipe: Recipe) -> tuple[Tokenizer, dict
             f"tokenizer.vocab_size is {recipe.vocab_size}; allowed: {tokenizer.get_vocab_size()} or less, "
             "because the text has no more pieces that repeat."
         )
-    return tokenizer, record
+    return tokenizer, record | own
 
 
 def train_byte_level(batches: Iterable[list[str]], vocabulary: Vocabulary, vocab_size: int, where: str) -> Tokenizer:

@@ -23,6 +23,9 @@ WORD = 6
 SLICE = 1_000_000  # characters that are split at a time
 LONGEST_CHUNK = 2_000_000  # characters of a text without spaces that are split at a time
 LONGEST = 256  # characters of a word; the memory of a trainer depends on it, and a vocabulary has no pieces across cuts
+# What is longer than a word of a language, such as base64: no pieces are made of it, as in SentencePiece, unless it is
+# most of the text. Chinese or Thai without spaces is not meant, nor are lines of short words.
+LONG = re.compile(f"([!-~]{{{LONGEST + 1},}})")
 CODE_POINTS = 0x110000
 BOUNDARY = re.compile(" (?=[!-~])")  # a space that begins a word, whatever the normalizer makes of what follows
 
@@ -34,12 +37,14 @@ class Words:
     characters  occurrences of each
     first       those that begin a word
     other       those at any other place in a word
+    long        characters of the text that match LONG, and are in none of these words
     """
 
     counts: dict[str, int]
     characters: dict[str, int]
     first: set[str]
     other: set[str]
+    long: int = 0
 
     def restricted(self, alphabet: set[str]) -> "Words":
         """Return these words with the characters of an alphabet only, cut at those that it lacks."""
@@ -55,7 +60,7 @@ class Words:
             counts = dict(sorted(cut.items()))
         characters = {character: self.characters.get(character, 0) for character in sorted(alphabet)}
         # What follows a rare character begins a word of WordPiece, where any character may be.
-        return Words(counts, characters, *((alphabet, alphabet) if rare else (self.first, self.other)))
+        return Words(counts, characters, *((alphabet, alphabet) if rare else (self.first, self.other)), self.long)
 
 
 def most_of(characters: Mapping[str, int], coverage: float) -> set[str]:
@@ -99,7 +104,7 @@ def count_words(batches: Iterable[list[str]], recipe: Recipe) -> Words:
     if size > LIMIT:
         chunks, _ = most_frequent(chunks, tally)
     tally.add(chunks.items(), kept=True)
-    if not tally.counts:
+    if not tally.counts and not tally.long:
         raise UserError("corpus: the training split has no words, so that a tokenizer cannot be trained.")
     return tally.words()
 
@@ -111,18 +116,20 @@ class Tally:
         """Take the tokenizer whose normalizer and pre-tokenizer make words, and what no word may have in it."""
         self.special = special
         self.normalizer, self.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
-        self.counts = Counter[str]()
+        self.counts, self.long = Counter[str](), Counter[str]()
         self.characters = np.zeros(CODE_POINTS, np.int64)
         self.first, self.other = np.zeros((2, CODE_POINTS), bool)
 
     def add(self, chunks: Iterable[tuple[str, int]], kept: bool) -> None:
         """Count the characters of chunks with their occurrences, and the words, where these are kept."""
-        words, counts = list[str](), list[int]()
+        words, counts, longs = list[str](), list[int](), list[bool]()
         for chunk, count in chunks:
             for word in self.words_of(chunk):
-                for start in range(0, len(word), LONGEST):
-                    words.append(word[start : start + LONGEST])
-                    counts.append(count)
+                for number, part in enumerate(LONG.split(word) if len(word) > LONGEST else [word]):
+                    for start in range(0, len(part), LONGEST):
+                        words.append(part[start : start + LONGEST])
+                        counts.append(count)
+                        longs.append(number % 2 == 1)  # `split` returns what matches between the rest
         lengths = np.array([len(word) for word in words], np.int64)
         codes = code_points("".join(words))
         begins = np.zeros(len(codes), bool)
@@ -131,8 +138,8 @@ class Tally:
         self.first[codes[begins]] = True
         self.other[codes[~begins]] = True
         if kept:
-            for word, count in zip(words, counts, strict=True):
-                self.counts[word] += count
+            for word, count, long in zip(words, counts, longs, strict=True):
+                (self.long if long else self.counts)[word] += count
 
     def words_of(self, chunk: str) -> Iterator[str]:
         """Yield the words of a chunk."""
@@ -145,7 +152,10 @@ class Tally:
         where = np.flatnonzero(self.characters)
         characters = dict(zip(map(chr, where.tolist()), self.characters[where].tolist(), strict=True))
         first, other = (set(map(chr, np.flatnonzero(mask).tolist())) for mask in (self.first, self.other))
-        return Words(dict(sorted(self.counts.items())), characters, first, other)
+        short, long = (sum(len(word) * count for word, count in c.items()) for c in (self.counts, self.long))
+        if long > short:
+            self.counts, long = self.counts + self.long, 0
+        return Words(dict(sorted(self.counts.items())), characters, first, other, long)
 
 
 def slices(special: re.Pattern, batches: Iterable[list[str]]) -> Iterator[list[str]]:
