@@ -11,7 +11,7 @@ SETUP = command -v $(or $(PYTHON),python3) >/dev/null || \
 	$(or $(PYTHON),python3) envs/setup.py $(if $(PYTHON),--python $(PYTHON)) $(ENVIRONMENT) $(PROFILE)
 SHELL := /bin/bash
 
-.PHONY: run setup setup-tests lint check test test-all architecture docs bench bench-data bench-vocabularies bench-steps bench-plan pictures lock format
+.PHONY: run setup setup-tests lint check test test-all architecture docs bench bench-data bench-vocabularies bench-steps bench-plan pictures lock presets format
 
 run: setup
 	@.venv/bin/snakemake
@@ -98,6 +98,11 @@ docs: setup .venv-docs/ready
 # Resolve the locked environments again, after a change of envs/*.in.
 lock: setup-tests
 	.venv/bin/python envs/lock.py
+
+# The names of keras-hub's presets, after a change of its version.
+presets: setup
+	.venv/bin/python tools/presets.py > schemas/presets.txt.partial
+	@mv schemas/presets.txt.partial schemas/presets.txt
 
 format: setup-tests
 	.venv/bin/ruff check --fix .

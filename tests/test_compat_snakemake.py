@@ -17,7 +17,7 @@ from snakemake.logging import ColorizingTextHandler, DefaultFormatter, LoggerMan
 from snakemake.modules import WorkflowModifier
 from snakemake.path_modifier import PathModifier
 from snakemake.rules import Rule
-from snakemake.settings.types import ConfigSettings, OutputSettings, StorageSettings
+from snakemake.settings.types import ConfigSettings, OutputSettings, ResourceSettings, StorageSettings
 from snakemake.workflow import Workflow
 from tpulm.compat import snakemake as inside
 
@@ -38,11 +38,13 @@ def has(owner: type, *names: str) -> None:
         (
             Workflow,
             "modifier config_settings storage_settings deployment_settings executor_settings dag rules logger_manager "
-            "is_main_process pathvars local_exec touch cores current_basedir main_snakefile include",
+            "is_main_process pathvars local_exec resource_settings output_settings touch cores current_basedir "
+            "main_snakefile include",
         ),
         (WorkflowModifier, "is_main_snakefile modify_rulename path_modifier"),
         (PathModifier, "replace_prefix"),
         (ConfigSettings, "configfiles config"),
+        (ResourceSettings, "nodes"),
         (StorageSettings, "default_storage_provider default_storage_prefix"),
         (DAG, "needrun_jobs job_dependencies untilrules"),
         (Rule, "name snakefile has_wildcards products input is_producer get_wildcards workflow"),

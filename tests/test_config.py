@@ -57,7 +57,7 @@ WRONG = [
     *(({"mlm.runs": {name: {}}}, "mlm.runs has the name ") for name in ("../x", "-n", "größe", "", "tiny\n")),
     ({"experiment": "sums"}, "experiment", "snakemake -d experiments/NAME"),
     # values
-    ({"cpu_threads": 0}, "cpu_threads is 0", "1 or more, at most 1024"),
+    ({"cpu_threads": 0}, "cpu_threads is 0", "1 or more, at most 256"),
     ({"cpu_threads": "2"}, 'cpu_threads is "2"', "whole number"),
     ({"cpu_threads": True}, "cpu_threads is true"),
     ({"cpu_threads": float("inf")}, "cpu_threads is inf"),

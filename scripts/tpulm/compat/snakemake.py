@@ -95,6 +95,14 @@ def source_input(path: str) -> AnnotatedString:
     return sourcecache_entry(path, path)
 
 
+def jobs_here(workflow: Any) -> bool:
+    """Return whether jobs are going to run on this machine, by --jobs, which all profiles for other places set.
+
+    The executor is not known yet, and in a dry run it is another one.
+    """
+    return workflow.resource_settings.nodes is None
+
+
 def uses_conda(workflow: Any) -> bool:
     """Return whether jobs run in conda environments, and may have what is not installed here."""
     return DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method

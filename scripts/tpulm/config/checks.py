@@ -3,22 +3,27 @@
 `recipe` is what the config says of a run, with its defaults; `where` is its key, such as mlm.runs.tiny.
 """
 
+import difflib
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from tpulm.config.outline import Outline, same_origin
 from tpulm.config.publications import check_publish
 from tpulm.config.record_sets import check_records_elsewhere
 from tpulm.config.report import check_published
 from tpulm.config.tasks import check_tasks, unused_positions
-from tpulm.core.accelerators import topology
+from tpulm.core.accelerators import check_slice, is_tpu, topology
 from tpulm.core.errors import UserError, describe
 from tpulm.core.secrets import find_secret
 from tpulm.specs.causal_families import FAMILIES
 from tpulm.specs.masked_sizes import check_heads, sizes_of
 from tpulm.specs.texts import GEMMA, chat_template_files, sources_of, template_fields
 from tpulm.specs.training_step import check_batch_size, check_mesh
+
+# Names of the causal presets of keras-hub, whose import takes seconds. Written by tools/presets.py.
+PRESETS = Path(__file__).parents[3] / "schemas" / "presets.txt"
 
 
 def check(config: dict) -> None:
@@ -211,11 +216,7 @@ def check_positions(where: str, recipe: dict, sizes: dict, config: dict) -> None
 def check_base(where: str, recipe: dict) -> None:
     """Check a base model: a preset in a local folder, or a model that is trained here."""
     if "preset" in recipe:
-        preset = recipe["preset"]
-        if preset.startswith((".", "/")) and not os.path.isfile(f"{preset}/config.json"):
-            raise UserError(
-                f"{where}.preset is {describe(preset)}, which is not a preset folder: it has no config.json."
-            )
+        check_preset(f"{where}.preset", recipe["preset"])
         return
     check_training(where, recipe)
     check_jax_run(where, recipe)
@@ -233,6 +234,23 @@ def check_base(where: str, recipe: dict) -> None:
             f"{where}.tokenizer is byte-level-bpe with the architecture {name}; allowed: bpe, or one of the "
             f"architectures {allowed}."
         )
+
+
+def check_preset(where: str, preset: str) -> None:
+    """Check that a preset is a folder, a handle of a hub, or one of keras-hub's names."""
+    if preset.startswith((".", "/")) or os.path.isdir(preset):
+        if not os.path.isfile(f"{preset}/config.json"):
+            raise UserError(f"{where} is {describe(preset)}, which is not a preset folder: it has no config.json.")
+    elif not preset.startswith(("hf://", "kaggle://")):
+        names = PRESETS.read_text().split()
+        of_hub = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", preset)
+        near = [f"hf://{preset}"] if of_hub else difflib.get_close_matches(preset, names, 1)
+        if preset not in names:
+            hint = f'; did you mean "{near[0]}"?' if near else "."
+            raise UserError(
+                f"{where} is {describe(preset)}; allowed: a preset folder, an hf:// or kaggle:// handle, or the name "
+                f"of a causal preset of keras-hub{hint}"
+            )
 
 
 def check_packing(where: str, recipe: dict, model: dict) -> None:
@@ -287,8 +305,13 @@ def check_start(name: str, runs: Mapping[str, dict]) -> None:
 
 
 def check_training(where: str, recipe: dict) -> None:
-    """Check the steps and learning rates of a run against each other, and its optimizer."""
-    optimizer = recipe["optimizer"]
+    """Check the steps and learning rates of a run against each other, its optimizer and its TPU slice."""
+    accelerator, optimizer = recipe["resources"].get("accelerator"), recipe["optimizer"]
+    if accelerator and is_tpu(accelerator):
+        try:
+            check_slice(accelerator)
+        except UserError as error:
+            raise UserError(f"{where}.resources.accelerator: {error}") from None
     if optimizer["name"] == "lion" and not optimizer["beta_1"]:
         raise UserError(f"{where}.optimizer.beta_1 is 0; allowed with name: lion: more than 0, less than 1.")
     steps, every, schedule = recipe["steps"], recipe["checkpoint_every"], recipe["schedule"]

@@ -302,6 +302,16 @@ def topology(accelerator: str) -> Topology:
     )
 
 
+def check_slice(accelerator: str) -> None:
+    """Raise UserError for a TPU slice that does not exist.
+
+    Slices of three dimensions may have any number of whole hosts, such as v5p-24, also where no plan knows their shape.
+    """
+    version, number = parse_tpu(accelerator)
+    if TPUS[version].dimensions < 3 or number % (2 * HOST_CHIPS):
+        topology(accelerator)
+
+
 def shape_name(chips: int, dimensions: int) -> str:
     """Return the most compact shape of a power of two of chips, the smallest dimension first: 2x4 of 8 in two.
 

@@ -24,10 +24,10 @@ def locate(preset: str, revision: str | None, where: str) -> Path:
             return Path(huggingface_hub.snapshot_download(preset.removeprefix("hf://"), revision=revision))
         import kagglehub
 
-        handle = preset if preset.startswith("kaggle://") else built_in(preset, where)
+        from tpulm.compat.keras_hub import built_in_presets
+
+        handle = preset if preset.startswith("kaggle://") else built_in_presets()[preset]["kaggle_handle"]
         return Path(kagglehub.model_download(handle.removeprefix("kaggle://")))
-    except UserError:
-        raise
     except Exception as error:  # of any of the libraries that fetch: network, credentials, terms not accepted
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else ""
         raise UserError(
@@ -52,23 +52,6 @@ def refuse_damaged(folder: str | Path, fingerprint: str | Path) -> None:
                 f"{path} is damaged: its SHA-256 is not that in {fingerprint}; snakemake --force {folder} writes it "
                 "again."
             )
-
-
-def built_in(preset: str, where: str) -> str:
-    """Return the Kaggle handle, with its version, of a preset name. Raises UserError for an unknown name."""
-    import difflib
-
-    from tpulm.compat.keras_hub import built_in_presets
-
-    known = built_in_presets()
-    if preset not in known:
-        near = difflib.get_close_matches(preset, known, 1)
-        hint = f'; did you mean "{near[0]}"?' if near else ""
-        raise UserError(
-            f"{where} is {preset}; allowed: a preset folder, an hf:// or kaggle:// handle, or the name of a preset of "
-            f"keras-hub{hint or '.'}"
-        )
-    return known[preset]["kaggle_handle"]
 
 
 def is_keras_preset(folder: Path) -> bool:

@@ -9,7 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tpulm.compat.snakemake import carries_sources, executor_settings, jobs_before, pending_jobs, rule_name, until
+from tpulm.compat.snakemake import (
+    carries_sources,
+    executor_settings,
+    jobs_before,
+    jobs_here,
+    pending_jobs,
+    rule_name,
+    until,
+)
 from tpulm.config.evaluations import Evaluations
 from tpulm.config.model_sizes import checkpoint_bytes
 from tpulm.core import bucket, folder_lock, ledger
@@ -50,18 +58,29 @@ def tell_of_cpus(todo: list[dict]) -> None:
     """
     keys = list(dict.fromkeys(run["recipe"]["where"] for run in todo if run["accelerator"] is None))
     if keys:
-        which = f"{', '.join(keys[:-1])} and {keys[-1]} request" if keys[1:] else f"{keys[0]} requests"
+        which = requesting(keys)
         say(f"{which} no accelerator and will train on CPUs; to request one, set resources.accelerator, such as v5e-8.")
+
+
+def requesting(keys: list[str]) -> str:
+    """Return the beginning of a sentence that says what runs request."""
+    return f"{', '.join(keys[:-1])} and {keys[-1]} request" if keys[1:] else f"{keys[0]} requests"
+
+
+def lacking(accelerator: str | None) -> str | None:
+    """Return TPU or GPU, where an accelerator is requested of a kind that this machine has none of; otherwise None."""
+    if not accelerator or os.environ.get(ANY_DEVICES) or (tpu_here() if is_tpu(accelerator) else gpu_here()):
+        return None
+    return "TPU" if is_tpu(accelerator) else "GPU"
 
 
 def check_this_machine(todo: Iterable[Mapping]) -> None:
     """Raise UserError where a run requests an accelerator of a kind that this machine, which trains it, has none of."""
     for run in todo:
-        requested = run["requested"]
-        if requested and not os.environ.get(ANY_DEVICES) and not (tpu_here() if is_tpu(requested) else gpu_here()):
+        if kind := lacking(run["requested"]):
             raise UserError(
-                f"{run['recipe']['where']}.resources.accelerator is {requested}, but this machine has no "
-                f"{'TPU' if is_tpu(requested) else 'GPU'}; allowed: a profile whose jobs run elsewhere, or the config "
+                f"{run['recipe']['where']}.resources.accelerator is {run['requested']}, but this machine has no "
+                f"{kind}; allowed: a profile whose jobs run elsewhere, or the config "
                 f"without the key. {ANY_DEVICES}=1 in the environment trains on any devices."
             )
 
@@ -97,7 +116,8 @@ class Start:
         self.workflow, self.evaluations, self.place = workflow, evaluations, place
         self.outline = evaluations.outline
         self.config, self.runs = self.outline.config, list(self.outline.runs.values())
-        self.tfrecords = rule_name(workflow, "tfrecords")  # the target, also of a module
+        # The targets, also of a module.
+        self.tfrecords, self.plan = rule_name(workflow, "tfrecords"), rule_name(workflow, "plan")
         self.follower: subprocess.Popen | None = None  # what passes metrics on to trackers
         if workflow.is_main_process:
             self.seen = folder_lock.last_start()
@@ -108,10 +128,31 @@ class Start:
             folder_lock.check_start()
 
     def notes(self) -> list[str]:
-        """Return sentences about results/ before jobs start: it cannot be written, or Snakemake does not know it."""
+        """Return what to tell before jobs start: what is wrong with results/, and what jobs here would lack."""
         results = self.place.located("<results>")
-        unknown = Path(results).is_dir() and not Path(".snakemake/metadata").is_dir() and not self.workflow.touch
-        return folder_lock.unwritable(results) + [UNKNOWN.format(results)] * unknown
+        found = folder_lock.unwritable(results) + [UNKNOWN.format(results)] * self.unknown(results)
+        if not jobs_here(self.workflow):
+            return found
+        threads, cores = self.config["cpu_threads"], os.cpu_count() or 1
+        if threads > cores:
+            found.append(f"cpu_threads is {threads}, but this machine has {cores} cores; training here takes longer.")
+        return found + (self.not_trained_here() if self.workflow.output_settings.dryrun else [])
+
+    def unknown(self, results: str) -> bool:
+        """Return whether there are results of which Snakemake has no metadata."""
+        there = [path.name for path in Path(results).glob("*") if path.name != "jobs"]
+        return bool(there) and not any(Path(".snakemake/metadata").glob("*")) and not self.workflow.touch
+
+    def not_trained_here(self) -> list[str]:
+        """Return which runs request an accelerator of a kind that this machine has none of, in a sentence a kind."""
+        keys: dict[str, dict[str, None]] = {}
+        for run in (run for chains in self.evaluations.planned.values() for run in chains):
+            if kind := lacking(run.recipe["resources"].get("accelerator")):
+                keys.setdefault(kind, {})[run.key] = None
+        return [
+            f"{requesting([*names])} a {kind}, but this machine has none; allowed: a profile whose jobs run elsewhere."
+            for kind, names in keys.items()
+        ]
 
     def before_jobs(self) -> None:
         """Take the folder, and refuse what cannot or must not run.
@@ -148,6 +189,9 @@ class Start:
         check_budget(todo, plan["spending_limit"], plan["prices"])
         if workflow.local_exec:
             check_this_machine(todo)
+            if any(job.rule.name == self.plan for job in jobs):
+                for text in self.not_trained_here():
+                    say(text)
         else:
             tell_of_cpus(todo)
         needs = disk.needs_of(jobs, self.outline, self.evaluations.chains, todo)
