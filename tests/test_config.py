@@ -75,6 +75,11 @@ WRONG = [
     ({f"{SMALL}.model.head_dim": 15}, f"{SMALL}.model.head_dim is 15", "2 or more, at most 4096, a multiple of 2"),
     ({"plan.topologies": ["v5e-8", "v5e-8"]}, "plan.topologies is a list of 2", "duplicates"),
     ({"plan.topologies": ["v9-8"]}, 'plan.topologies: "v9-8"', "v5e"),
+    ({"cpu_threads": 999}, "cpu_threads is 999", "at most 256"),
+    *(
+        ({f"{key}.resources.accelerator": name}, f'{key}.resources.accelerator: "{name}"', f"allowed for {name[:3]}: ")
+        for key, name in ((TINY, "v5e-7"), (SMALL, "v6e-512"), (PYTHON, "v5p-25"))
+    ),
     ({f"{PYTHON}.resources.accelerator": "v9-8"}, f'{PYTHON}.resources.accelerator is "v9-8"', "v5e-8", "h100:4"),
     ({"prompts.fill_mask": ["no mask"]}, 'prompts.fill_mask[0] is "no mask"', "[MASK] 0 times"),
     # texts
@@ -238,6 +243,10 @@ WRONG = [
     ),
     ({SMALL: {"preset": 5}}, f"{SMALL}.preset is 5", "hf://", "kaggle://"),
     ({SMALL: {"preset": "kaggle://keras/gemma/keras/gemma_7b_en"}}, f'{SMALL}.preset is "kaggle://', ".../1"),
+    ({SMALL: {"preset": "gemma_2b_enn"}}, f'{SMALL}.preset is "gemma_2b_enn"', '; did you mean "gemma_2b_en"?'),
+    ({SMALL: {"preset": "google/gemma-2b"}}, f'{SMALL}.preset is "google/', '; did you mean "hf://google/gemma-2b"?'),
+    ({SMALL: {"preset": "bert_base_en"}}, f'{SMALL}.preset is "bert_base_en"', "a causal preset"),
+    ({SMALL: {"preset": "schemas"}}, f'{SMALL}.preset is "schemas"', "config.json"),
     ({SMALL: {"preset": "./nowhere"}}, f'{SMALL}.preset is "./nowhere"', "config.json"),
     (
         {f"{SMALL}.model.num_query_heads": 8, f"{SMALL}.model.num_key_value_heads": 3},

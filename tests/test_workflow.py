@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT, write_yaml
+from kills import edited
 from safetensors.numpy import load_file
 from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config, read_yaml
@@ -76,6 +77,18 @@ def test_recipes_replace_the_config(fresh, recipe, jobs, absent):
     counts = dict(line.split() for line in printed.splitlines() if len(line.split()) == 2 and line.split()[1].isdigit())
     assert {name: int(counts[name]) for name in jobs} == jobs
     assert not set(absent) & set(counts)
+
+
+def test_a_dry_run_tells_what_this_machine_lacks(fresh):
+    with edited(fresh) as config:
+        config["cpu_threads"] = 256
+        config["mlm"]["runs"]["tiny"]["resources"] = {"accelerator": "v5e-8"}
+        config["base"]["small"]["resources"] = {"accelerator": "v5p-24"}
+    printed = fresh("-n").stdout
+    assert "note: mlm.runs.tiny and base.small request a TPU, but this machine has none; " in printed
+    assert "note: cpu_threads is 256, but this machine has " in printed
+    elsewhere = ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false", "--jobs", "1")
+    assert "note: " not in fresh("-n", *elsewhere).stdout
 
 
 def test_before_the_first_job_too_small_a_disk_is_refused_and_a_missing_accelerator_is_told(fresh):
