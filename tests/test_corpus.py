@@ -199,7 +199,6 @@ def test_the_advice_on_an_encoding_is_right(tmp_path, name, encoding):
 
 
 def test_each_file_once(tmp_path):
-    """However many names it has. Links that lead back have an end."""
     (tmp_path / "b/c").mkdir(parents=True)
     write(tmp_path / "b/c/1.txt", "x")
     for number in range(3):

@@ -129,7 +129,6 @@ def conversations(folder):
 
 
 def mixed_files(folder):
-    """The largest group that fits together: tables with a column, in two formats."""
     pandas.DataFrame({"number": range(2000), "body": ENGLISH}).to_csv(folder / "a.csv", index=False)
     (folder / "b.jsonl").write_text("\n".join(json.dumps({"body": text}) for text in ENGLISH))
     pandas.DataFrame({"longitude": range(9000), "latitude": range(9000)}).to_csv(folder / "c.csv")
