@@ -10,7 +10,6 @@ import shlex
 import sys
 import threading
 import time
-from pathlib import Path
 
 from tpulm.core.accelerators import ANY_DEVICES, HOST_CHIPS, shape_name
 from tpulm.core.errors import UserError
