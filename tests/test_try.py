@@ -13,7 +13,7 @@ import warm
 from conftest import ROOT
 from tpulm.config.finished_models import base_of
 from tpulm.core.files import fingerprints, write_json
-from tpulm.core.folder_lock import lock_of
+from tpulm.core.folder_lock import LOCK
 from tpulm.specs.masked_sizes import opens
 
 PROGRAM = ROOT / "tools/try.py"
@@ -82,7 +82,7 @@ def test_without_the_environment_there_is_a_sentence():
 )
 def test_a_model_answers_while_a_workflow_has_the_folder(trained, run, prompt, lines):
     before = fingerprints(trained / "results")
-    with open(trained / str(lock_of(""))) as lock:
+    with open(trained / LOCK) as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)  # as long as a workflow runs
         done = warm.run("jax", BESIDE, str(PROGRAM), run, "--prompt", prompt, "--seed", "1", folder=trained.folder)
     answers = done.stdout.splitlines()
