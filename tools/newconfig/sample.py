@@ -24,7 +24,7 @@ OF_A_FILE = 4 << 20  # of each file at least, because files are read in blocks o
 LEAST = 20_000  # characters that a text has at least
 HELD_OUT = 2 * FEWEST  # documents of a split that are held out at least, so that scores have intervals
 LARGEST = 0.2  # share of a split that is held out, at most
-NO_COLUMN = "{} has no column of text, but numbers, names and categories; allowed: rows with a column of text."
+NO_COLUMN = "{} has no column of text, but numbers, identifiers or categories; allowed: rows with a column of text."
 SPACES = 0.08  # share of the characters of a text that is divided into words, at least
 
 
