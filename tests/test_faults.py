@@ -47,9 +47,10 @@ def configure(workflow, **changes):
 
 
 def files(workflow):
-    """Return every file under results/ with its bytes."""
+    """Return every file under results/ with its bytes, but the records of jobs, to which a job that fails appends."""
     folder = workflow / "results"
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in found.items() if not name.startswith("jobs/")}
 
 
 def refusal(workflow, *arguments):
