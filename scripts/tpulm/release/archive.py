@@ -258,7 +258,8 @@ def contents(
     files |= {name: given["text"].encode() for name, given in recipe["given"].items()}
     files["config/completed.json"] = as_json(recipe["completed"])
     files |= {"source.diff": diff.encode("utf-8", "surrogateescape")} if diff else {}
-    files[JOBS] = as_json(jobs)
+    # The software of a job says which of its packages it used.
+    files[JOBS] = as_json([{key: value for key, value in job.items() if key != "packages"} for job in jobs])
     files |= {"verify.py": Path(__file__).with_name("verify.py"), "__main__.py": PROGRAM.encode()}
     files["README.md"] = readme(recipe, manifest, largest, minors_of(jobs)).encode()
     files["ro-crate-metadata.json"] = as_json(crate_of(recipe, jobs, manifest, own, sorted(files)))
