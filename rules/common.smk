@@ -51,7 +51,7 @@ GIVEN, OVERRIDES = config_given(workflow)
 CONFIG_FILES = [os.path.relpath(path) for path in GIVEN or ["config.yaml"] if IS_MAIN]
 if IS_MAIN:
     if not GIVEN:
-        or_exit(check_config)
+        or_exit(check_config, workflow.overwrite_workdir is not None)
     config = or_exit(read_config, CONFIG_FILES, OVERRIDES)
 else:
     config = or_exit(complete, typed(schema(), config, schema()), "the config of the module")
@@ -69,6 +69,11 @@ MLM, TRAINED_BASES, FINETUNE = map(OUTLINE.runs_of, STAGES)
 # Every chain of checkpoints, also of models on tasks, by its path, which is the wildcard `chain`.
 CHAINS = EVALUATED.chains
 code_inputs, in_place, located = PLACE.code_inputs, PLACE.in_place, PLACE.located
+
+
+pathvars:
+    results="results",
+    logs="logs",
 
 
 or_exit(PLACE.check, workflow.pathvars)

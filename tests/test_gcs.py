@@ -443,7 +443,7 @@ def test_experiments_lie_beside_each_other_in_a_bucket(fresh, cloud):
     taken = [*profile, f"gs://{BUCKET}/team/two/experiments/one"]
     refused = run(fresh, "two", "corpus", "--forcerun", "build_corpus", *taken, check=False)
     assert refused.returncode == 1
-    assert f"such as --default-storage-prefix gs://{BUCKET}/team/two/experiments/one/two" in refused.stdout
+    assert f"such as --default-storage-prefix gs://{BUCKET}/team/two/experiments/two" in refused.stdout
 
 
 def test_a_prefix_that_paths_could_not_be_told_from_is_refused(fresh, cloud):

@@ -407,7 +407,7 @@ def test_an_experiment_is_named_by_its_config(bucket, tmp_path, monkeypatch):
         run = Folder(workflow, bucket, cluster)
         refused = run("-d", "experiments/one", "corpus", "--default-storage-prefix", "gs://bucket/one")
         assert refused.returncode == 1 and cluster.of("Job") == []
-        assert "type: snakemake --configfile experiments/one/config.yaml --default-storage-prefix" in refused.stdout
+        assert ": --configfile experiments/one/config.yaml --default-storage-prefix PREFIX" in refused.stdout
 
 
 def test_a_preempted_pod_starts_again(ended):

@@ -102,7 +102,7 @@ def test_models_are_exported_with_the_template_of_their_text(configured):
 def pasted():
     """Return the commands of the guide's example: what makes the data, the config, and what runs."""
     block = (ROOT / "docs/guides/instruction-data.md").read_text().split("```sh\n")[1].split("```")[0]
-    data, rest = block.split("cat > sums.yaml <<'END'\n")
+    data, rest = block.split("cat > experiments/sums/config.yaml <<'END'\n")
     config, run = rest.split("END\n")
     return data, YAML(typ="safe", pure=True).load(config), run
 
@@ -118,5 +118,5 @@ def test_the_example_of_the_guide(tmp_path):
     assert len(rows) == 2500 and len({text for text, _ in rows}) == 2500
     text, [(start, stop)] = rows[51]
     assert (text, text[start:stop]) == ("Question: What is 1 + 1?\nAnswer: 2", " 2")
-    assert run == "snakemake --configfile sums.yaml\n"
+    assert run == "snakemake -d experiments/sums\n"
     assert [run.records.responses for run in Outline(completed).runs.values()] == [False, True, True]

@@ -3,7 +3,7 @@
     python tools/demo.py
     python tools/demo.py tiny finetune/python
     python tools/demo.py base/small base/small/400
-    python tools/demo.py --configfile sums.yaml
+    python tools/demo.py -d experiments/sums
 
 Without names, of all finished models of the config, and of runs that still train as they were at their last
 checkpoint; /STEP behind a name is another checkpoint. Masked models fill in each [MASK], or say how probable a text is;

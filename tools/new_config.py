@@ -1,14 +1,17 @@
 """Write a short config for a text, which trains a masked and a causal language model on it.
 
-    python tools/new_config.py PATH... > my.yaml                       small models, minutes on two CPU cores
-    python tools/new_config.py PATH... --accelerator v5e-8 > my.yaml   models and batches for this accelerator
+    python tools/new_config.py PATH...                       small models, minutes on two CPU cores
+    python tools/new_config.py PATH... --accelerator v5e-8   models and batches for this accelerator
 
-PATH is a file, a folder, a glob, or a dataset hf://OWNER/NAME. Standard error has what was found and chosen, and times.
+PATH is a file, a folder, a glob, or a dataset hf://OWNER/NAME. The config is that of an experiment,
+experiments/NAME/config.yaml, which is never written over. Standard error has what was found and chosen, times, and the
+commands that follow.
 """
 
 import argparse
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -47,7 +50,7 @@ def main() -> None:
         if not re.fullmatch(NAME, name):
             raise UserError(f"--experiment is {name}; allowed: up to 64 of a-z, 0-9, _ and -, a letter or digit first.")
         if (folder / CONFIG).exists() and not asked.stdout:
-            raise UserError(f"experiments/{name}/{CONFIG} is there already; name another one with --experiment.")
+            raise UserError(f"{os.path.relpath(folder / CONFIG)} is there already; name another one with --experiment.")
         text = look(asked.paths)
         written = config_of(text, asked.paths, asked.accelerator)
         config = complete(YAML(typ="safe", pure=True).load(written), "the config")
@@ -62,12 +65,14 @@ def main() -> None:
     if asked.stdout:
         print(written, end="")
         return
-    folder.mkdir(parents=True, exist_ok=True)
     moved = written.replace(lines_of(text.source), lines_of(seen_from(folder, text.source)))
     write_text(folder / CONFIG, moved)
     run = next(iter(config.get("mlm", {}).get("runs", {})), None) or next(iter(config["base"]))
-    print(f"written: experiments/{name}/{CONFIG}; to train, and then to try a model:", file=sys.stderr)
-    print(f"  snakemake -d experiments/{name}\n  python tools/try.py -d experiments/{name} {run}", file=sys.stderr)
+    there = "" if Path.cwd() == ROOT else f"cd {shlex.quote(str(ROOT))} && "
+    print(f"written: {os.path.relpath(folder / CONFIG)}; to train, and then to try a model:", file=sys.stderr)
+    for command in ("snakemake", "python tools/try.py"):
+        last = f" {run}" if "try" in command else ""
+        print(f"  {there}{command} -d experiments/{name}{last}", file=sys.stderr)
 
 
 if __name__ == "__main__":

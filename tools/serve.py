@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 try:
-    from tpulm.config.finished_models import chosen, folders_of, models, place_of, results_of
+    from tpulm.config.finished_models import chosen, folders_of, models, place_of
     from tpulm.core.errors import UserError
     from tpulm.core.experiments import add_directory, enter
     from tpulm.core.files import read_json
@@ -99,9 +99,10 @@ def served(asked: argparse.Namespace) -> tuple[Served, bool]:
     folders = folders_of(stage, name, results, config)
     folder = results / "transformers" / folders.model.parent.relative_to(results)
     adapter = folders.adapter and folders.adapter / "adapter"
-    own = bool(config) and results_of(config).resolve() == results.resolve()
+    own = bool(config) and Path("results").resolve() == results.resolve()
     files = [str(file) for file in asked.configfile or ([] if own else ["CONFIG"])]  # where it is not known which
-    again = shlex.join(["snakemake", "transformers", *(["--configfile", *files] if files else [])])
+    here = ["-d", str(asked.directory)] if asked.directory else []
+    again = shlex.join(["snakemake", *here, "transformers", *(["--configfile", *files] if files else [])])
     for file in filter(None, (folder / "config.json", adapter and adapter / "adapter_config.json")):
         if not file.is_file():
             raise UserError(f"there is no {file}; make it with `{again}`.")

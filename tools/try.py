@@ -3,7 +3,7 @@
     python tools/try.py tiny
     python tools/try.py finetune/python --prompt "def "
     python tools/try.py tiny --prompt "Return the [MASK] of the list."
-    python tools/try.py experiments/sums/results/finetune/lora < question.txt
+    python tools/try.py -d experiments/sums finetune/lora < question.txt
 
 A masked model fills in the [MASK] of a prompt, with the probability of each of five answers; a causal model (base,
 finetuned, or an adapter on its base) continues it, sampled as `generation` of its config says, or with the defaults

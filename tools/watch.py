@@ -1,7 +1,7 @@
 """Show the report in a browser while the workflow runs, from the results so far.
 
     python tools/watch.py
-    python tools/watch.py --configfile recipes/imdb-gemma-7b.yaml --port 8765
+    python tools/watch.py -d experiments/sums --port 8765
 
 Without --configfile, the page is of config.yaml.
 Prints an address of this machine alone, with a token in it that nobody can guess, and ends with the workflow, or with

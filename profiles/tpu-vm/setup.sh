@@ -1,6 +1,6 @@
 #!/bin/sh
 # Sets up the software of a TPU VM from the locks in envs/, with their hashes, on its own disk: as `make setup` does here.
-# Usage: sh setup.sh FOLDER NAME PYTHON, FOLDER/environment is the result, from
+# Usage: sh setup.sh FOLDER NAME PYTHON. FOLDER/environment is the result, from
 # envs/NAME.txt, with Python PYTHON, such as 3.11.
 set -u
 step() { "$@" || { echo "error: the software of a worker could not be set up: '$*' failed."; exit 1; }; }

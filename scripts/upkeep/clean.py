@@ -9,4 +9,4 @@ with job(snakemake.log[0], "clean") as say:
     from tpulm.release.untracked import leftovers, report
 
     report(leftovers(snakemake.params.recipe), say)
-    say("nothing was deleted; to delete these files: snakemake clean_delete")
+    say("nothing was deleted; to delete these files, with the options of this command: snakemake clean_delete")

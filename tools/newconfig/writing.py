@@ -75,7 +75,9 @@ def seen_from(folder: Path, source: Mapping) -> dict:
             return {split: moved(files) for split, files in value.items()}
         if isinstance(value, list):
             return [moved(file) for file in value]
-        return value if remote(value) or os.path.isabs(value) else os.path.relpath(value, folder)
+        if remote(value) or os.path.isabs(value):
+            return value
+        return os.path.relpath(os.path.join(glob.escape(os.getcwd()), value), glob.escape(os.path.realpath(folder)))
 
     return {key: moved(value) if key == "files" else value for key, value in source.items()}
 

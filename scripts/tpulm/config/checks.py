@@ -243,7 +243,7 @@ def check_preset(where: str, preset: str) -> None:
             raise UserError(f"{where} is {describe(preset)}, which is not a preset folder: it has no config.json.")
     elif not preset.startswith(("hf://", "kaggle://")):
         names = PRESETS.read_text().split()
-        of_hub = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", preset)
+        of_hub = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", preset) and not os.path.isdir(preset.partition("/")[0])
         near = [f"hf://{preset}"] if of_hub else difflib.get_close_matches(preset, names, 1)
         if preset not in names:
             hint = f'; did you mean "{near[0]}"?' if near else "."

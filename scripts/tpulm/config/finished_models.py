@@ -102,7 +102,7 @@ def results_and_config(configfile: list[Path] | None, results: Path | None) -> t
     place = Path(os.path.relpath(results or "results"))
     anything = models(place) or begun(place) or (place / "tokenizer" / TOKENIZER_FILES["tokenizer"]).is_file()
     if not anything and results is None and configfile is None:
-        raise UserError(f"there is no trained model in {place}; those of another config need --configfile.")
+        raise UserError(f"there is no trained model in {place}; an experiment needs -d, another config --configfile.")
     return place, config
 
 

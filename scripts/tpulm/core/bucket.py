@@ -250,7 +250,7 @@ def claim(mark: str, identity: str) -> None:
     if token != identity.partition(" ")[0]:
         raise UserError(
             f"{mark.rpartition('/')[0]} belongs to the working folder {place}; use another prefix here, such as "
-            f"--default-storage-prefix {mark.rpartition('/')[0]}/{Path.cwd().name}, or, if that folder is no longer "
+            f"--default-storage-prefix {mark.rsplit('/', 2)[0]}/{Path.cwd().name}, or, if that folder is no longer "
             f"used, take it over: gcloud storage rm {mark}"
         )
 

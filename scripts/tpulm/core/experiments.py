@@ -1,10 +1,10 @@
 """An experiment: a folder with config.yaml, its results, its logs and what Snakemake knows of them."""
 
 import argparse
+import contextlib
 import difflib
 import os
 import shlex
-import shutil
 from pathlib import Path
 
 from tpulm.core.errors import UserError
@@ -13,18 +13,24 @@ CONFIG = Path("config.yaml")
 ROOT = Path(__file__).resolve().parents[3]  # the folder of the workflow
 
 
-def check_config() -> None:
-    """Raise UserError where this folder has no config.yaml: of `snakemake -d FOLDER`, which makes a misspelled folder.
+def check_config(made: bool) -> None:
+    """Raise UserError where this folder has no config.yaml.
 
-    A folder that has nothing but the logs of Snakemake is deleted again.
+    made  whether `snakemake -d` may have made the folder, whose name is misspelled then: one that has nothing but the
+          log of this command is deleted again
     """
     if CONFIG.is_file():
         return
     here = Path.cwd()
-    inside = [path.relative_to(here).parts for path in here.rglob("*") if path.is_file()]
-    if all(parts[:2] == (".snakemake", "log") for parts in inside):
+    own, logs = here / ".snakemake", [*here.glob(".snakemake/log/*")]
+    if made and [*here.iterdir()] in ([], [own]) and [*own.glob("*")] in ([], [own / "log"]) and len(logs) < 2:
         os.chdir(here.parent)
-        shutil.rmtree(here)
+        with contextlib.suppress(OSError):  # of a mount, or a parent that has more
+            for log in logs:
+                log.unlink()
+            for folder in (own / "log", own, here, here.parent):
+                if folder.exists():
+                    folder.rmdir()
     raise UserError(f"{shown(here)} has no config.yaml; {nearest(here)}")
 
 
@@ -60,5 +66,7 @@ def enter(asked: argparse.Namespace) -> None:
 
 def directory_option() -> str:
     """Return the option -d of a command that a user types in the workflow's folder; empty where this is that folder."""
-    here = Path.cwd().resolve()
-    return f"-d {shlex.quote(str(here.relative_to(ROOT)))} " if ROOT in here.parents else ""
+    here = Path.cwd()
+    if here.resolve() == ROOT:
+        return ""
+    return f"-d {shlex.quote(str(here.relative_to(ROOT) if here.is_relative_to(ROOT) else here))} "

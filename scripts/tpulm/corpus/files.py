@@ -365,7 +365,9 @@ def encoding_of(data: bytes, utf8: bool) -> str:
     elif data.count(0) > MOST_CONTROL * len(data):  # in UTF-16, ASCII characters have one
         names = ["UTF-32LE", "UTF-32BE", "UTF-16LE" if data[1::2].count(0) > data[::2].count(0) else "UTF-16BE"]
     else:  # text of Western Europe is mostly ASCII
-        western = not utf8 and len(data.decode("ascii", "ignore")) > 0.75 * len(data)
+        plain, valid = (len(data.decode(name, "ignore").encode()) for name in ("ascii", "utf-8"))
+        # Text with a broken byte in UTF-8 is to be repaired, not converted.
+        western = not utf8 and plain > 0.75 * len(data) and valid - plain < 0.5 * (len(data) - plain)
         names = ["WINDOWS-1252", "ISO-8859-1"] if western else []
     for name in names:
         with contextlib.suppress(UnicodeDecodeError):

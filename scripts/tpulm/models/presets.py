@@ -49,8 +49,8 @@ def refuse_damaged(folder: str | Path, fingerprint: str | Path) -> None:
     for path, digest, found in zip(paths, expected.values(), sha256_of_each(paths), strict=True):
         if found != digest:
             raise UserError(
-                f"{path} is damaged: its SHA-256 is not that in {fingerprint}; snakemake --force {folder} writes it "
-                "again."
+                f"{path} is damaged: its SHA-256 is not that in {fingerprint}; snakemake --force {folder}, with the "
+                "options of this command, writes it again."
             )
 
 

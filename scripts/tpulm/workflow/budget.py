@@ -169,8 +169,8 @@ def check_budget(pending: list[dict], limit: float | None, prices: Mapping[str, 
         if hours is None or price is None:
             what = "there is no plan of its cost" if hours is None else f"plan.prices has no price for {name}"
             raise UserError(
-                f"plan.spending_limit is {limit:g}, but for {where} on {name} {what}; "
-                f"add {name} to plan.topologies and plan.prices and run: snakemake plan"
+                f"plan.spending_limit is {limit:g}, but for {where} on {name} {what}; add {name} to plan.topologies "
+                "and plan.prices, and run snakemake plan, with the options of this command"
             )
         estimated += hours["steps"] * price
         spent += sum(hours.values()) * price

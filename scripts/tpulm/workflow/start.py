@@ -135,13 +135,14 @@ class Start:
             return found
         threads, cores = self.config["cpu_threads"], os.cpu_count() or 1
         if threads > cores:
-            found.append(f"cpu_threads is {threads}, but this machine has {cores} cores; training here takes longer.")
+            found.append(f"cpu_threads is {threads}, but this machine has {cores}; training here takes longer.")
         return found + (self.not_trained_here() if self.workflow.output_settings.dryrun else [])
 
     def unknown(self, results: str) -> bool:
         """Return whether there are results of which Snakemake has no metadata."""
-        there = [path.name for path in Path(results).glob("*") if path.name != "jobs"]
-        return bool(there) and not any(Path(".snakemake/metadata").glob("*")) and not self.workflow.touch
+        there = (path for path in Path(results).glob("*/**/*") if path.is_file() and path.parts[1] != "jobs")
+        known = Path(".snakemake/metadata").glob("*")
+        return not self.workflow.touch and any(True for _ in there) and not any(True for _ in known)
 
     def not_trained_here(self) -> list[str]:
         """Return which runs request an accelerator of a kind that this machine has none of, in a sentence a kind."""
@@ -161,12 +162,11 @@ class Start:
         small, a disk that is too full, a place that cannot run the jobs, no token to publish with.
         """
         workflow, results = self.workflow, self.place.located("<results>")
-        if carries_sources(workflow) and self.place.root.resolve() != Path.cwd():
-            here = os.path.relpath(Path.cwd(), self.place.root)
+        if carries_sources(workflow) and (given := workflow.overwrite_workdir):
             raise UserError(
-                f"the jobs of this profile get the files of the working folder, which is {here}, but the workflow is "
-                f"above it; without -d, type: snakemake --configfile {here}/config.yaml --default-storage-prefix, with "
-                "a prefix of this experiment."
+                f"the jobs of this profile get the files of the working folder, which is {given}, but the workflow is "
+                f"not in it; type, in place of -d {given}: --configfile {given}/config.yaml --default-storage-prefix "
+                "PREFIX, with a prefix of this experiment and with paths in the config as they are from here."
             )
         # Without TensorBoard, which is the default, there is a note.
         check_installed([name for name in self.config["trackers"] if name != "tensorboard"])
