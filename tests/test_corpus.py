@@ -198,6 +198,14 @@ def test_the_advice_on_an_encoding_is_right(tmp_path, name, encoding):
     assert (tmp_path / "NEW").read_text() == text
 
 
+def test_a_broken_byte_of_utf_8_is_no_other_encoding(tmp_path):
+    file = write(
+        tmp_path / "a.txt", ("“It’s a naïve café”; he said.\n" * 99).encode()[:-40] + b"\xe2\x80 and on.\n" * 2
+    )
+    sentence = fails(read, file)
+    assert sentence.startswith(str(file)) and "WINDOWS" not in sentence and "8859" not in sentence
+
+
 def test_each_file_once(tmp_path):
     (tmp_path / "b/c").mkdir(parents=True)
     write(tmp_path / "b/c/1.txt", "x")
