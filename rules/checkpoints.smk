@@ -1,12 +1,12 @@
 """Checkpoints as models: export for evaluation, and plots of the scores."""
 
-from tpulm.specs.artifacts import EXPORTED
+from tpulm.specs.artifacts import EXPORTED, resolved
 
 # The scores of each run that the report plots.
 SCORED_STEPS = {path: [file for scores in EVALUATED.all for file in scores.of_steps(path)] for path in RUNS}
 if workflow.is_main_process:
     for text in (text for scores in EVALUATED.all for text in scores.notes):
-        say(PLACE.resolved(text))
+        say(resolved(text))
 
 
 # The rules that export models, with the wildcard `step`. Separate rules, because the outputs are `temp`.

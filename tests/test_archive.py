@@ -128,7 +128,7 @@ def test_earlier_runs_are_kept_and_compared(archived, tmp_path):
     assert kept["scores"] == scores != []
     before = kept | {"hash": "0123456789abcdef" * 4, "recipe": kept["recipe"] | {"learning_rate": 0.5}}
     (workflow / "results/history/mlm/tiny.json").write_text(json.dumps([before, kept]))
-    (workflow / "results/jobs/history/mlm/tiny.jsonl").unlink()  # as of 0.2.0
+    shutil.rmtree(workflow / "results/jobs")  # as of 0.2.0
     (workflow / "results/history/mlm/gone.json").write_text(json.dumps([kept | {"name": "gone"}]))
     printed = workflow("compare", "--cores", "2").stdout
     assert "tiny 01234567" in printed and "learning_rate=0.5" in printed

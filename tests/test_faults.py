@@ -242,7 +242,6 @@ def test_verify_names_each_damage(small):
         "results/mlm/tiny/checkpoints/00000010/optimizer.safetensors is corrupt",
         "results/mlm/tiny/model/special_tokens_map.json is missing",
         "results/finetune/python/checkpoints/00000005/state.json is corrupt",
-        "results/finetune/python/checkpoints/00000010/state.json is not of the chain",
         "results/base/small/preset/model.weights.h5 is corrupt",
         "results/base/small/history.csv is corrupt",
         "results/finetune/python/metrics.json is corrupt",

@@ -18,7 +18,7 @@ from loopback_hub import TOKEN
 from tpulm.config.outline import Outline
 from tpulm.config.publications import card_recipe, facts_of, publications_of
 from tpulm.config.reading import complete, read_yaml
-from tpulm.core import bucket
+from tpulm.core import bucket, job_record, ledger
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.release import publishing
@@ -103,14 +103,13 @@ def test_a_repository_holds_the_files_and_the_receipt_says_which(server, artifac
 def test_what_was_sent_is_known_when_snakemake_has_deleted_the_receipt(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").mkdir()
-    assert publishing.last_receipt("results/a.json") == {}
-    publishing.write_receipt("results/a.json", {"place": "me/a@main", "files": {"b": "0"}})
-    assert read_json("results/a.json") == {"place": "me/a@main", "files": {"b": "0"}}
+    log, receipt = "logs/publish/hub/a.log", {"place": "me/a@main", "files": {"b": "0"}}
+    monkeypatch.setattr(job_record, "current", [ledger.path_of(log)])
+    assert publishing.last_receipt(log) == {}
+    publishing.write_receipt("results/a.json", receipt)
+    assert read_json("results/a.json") == receipt
     (tmp_path / "results/a.json").unlink()
-    assert publishing.last_receipt("results/a.json") == {"place": "me/a@main", "files": {"b": "0"}}
-    # The same receipt where results are in a bucket: Snakemake's copy of it.
-    copy = ".snakemake/storage/gcs/bucket/team/results/a.json"
-    assert publishing.last_receipt(copy)["place"] == "me/a@main"
+    assert publishing.last_receipt(log) == receipt
 
 
 def test_broken_connections_change_nothing(server, artifact):
@@ -257,7 +256,10 @@ def test_what_was_changed_by_hand_is_not_published(trained, server, tmp_path):
     workflow("--touch", *asked)
     done = workflow("publish", *asked, check=False)
     assert done.returncode == 1 and not server.repositories
-    assert "error: results/tokenizer/tokenizer.json is not what train_tokenizer wrote" in done.stdout
+    assert (
+        "error: results/tokenizer/tokenizer.json is corrupt: its SHA-256 is not that of what train_tokenizer wrote"
+        in done.stdout
+    )
 
 
 def test_a_model_and_its_checkpoints_go_to_hub_and_bucket(trained, server, storage, tmp_path, monkeypatch):
@@ -338,7 +340,7 @@ def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
         assert f"| train | {known['corpus']['splits']['train']['documents']:,} |" in body
         if publication.run:
             assert f"step {known['state']['best']['step']}, the best" in body
-            assert re.search(r"\(cpu\)", body, re.I)
+            assert re.search(r"\d x cpu", body, re.I)
             for state in known["states"]:
                 evaluation = state["evaluation"]
                 assert f"| {state['step']} | " in body and f" | {evaluation['loss']:.4g} | " in body

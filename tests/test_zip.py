@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, write_record
 from tpulm.core.errors import UserError
 from tpulm.release import verify
 from tpulm.release.archive import source_files, version_of, write_zip
@@ -228,9 +228,7 @@ def test_the_source_gives_no_key_and_no_other_folder_away(source, monkeypatch):
 
 
 def test_who_reads_the_tool_may_stop_reading(tmp_path):
-    known = {"id": "a", "rule": "a", "params": None, "log": "logs/a.log", "start": None, "seconds": None}
-    known |= {"inputs": {}, "outputs": {"results/a": None}, "attempts": [], "host": {}, "accelerators": {}}
-    (tmp_path / "jobs.json").write_text(json.dumps([known]))
+    write_record(tmp_path, "logs/a.log", "a", 1.0, 2.0, outputs=["results/a"])
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, ROOT / "tools/provenance.py", "results/a", "--from", tmp_path]

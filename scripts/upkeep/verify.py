@@ -27,7 +27,8 @@ with job(snakemake.log[0], "verify") as say, contextlib.ExitStack() as place:
         place.enter_context(contextlib.chdir(folder))
     jobs = jobs_of(Path(), folder_of(f"{results}/"))
     made = {path: job for path, job in makers(jobs).items() if job["outputs"][path] and is_ours(path, results)}
-    if not made:
+    others = unrecorded(results, made)
+    if others and not made:
         raise UserError(f"{results}/jobs has no records of the jobs that made the results, so nothing can be compared.")
     damages: dict[str, str] = {}
     for name, found in check(jobs, made, results):
@@ -35,7 +36,7 @@ with job(snakemake.log[0], "verify") as say, contextlib.ExitStack() as place:
         for sentence in found.values():
             say(f"  {sentence}")
         damages |= found
-    if others := unrecorded(results, made):
+    if others:
         say(f"not checked, as there is no record of them: {len(others):,} files, such as {others[0]}")
     if command := repair_of(damages, jobs, recipe["options"]):
         say("to make them again:")
