@@ -161,7 +161,7 @@ def test_a_damaged_base_model_is_not_finetuned(small):
     os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
     done = small("results/finetune/python/history.csv", check=False)
     assert "error: results/base/small/preset/model.weights.h5 is damaged: " in done.stdout
-    assert "snakemake --force results/base/small/preset " in done.stdout
+    assert "snakemake --force results/base/small/preset, with the options of this command" in done.stdout
     assert done.returncode == 1 and "step 1/" not in done.stdout
 
 
