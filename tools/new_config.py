@@ -57,7 +57,8 @@ def main() -> None:
         parts_of("corpus", config["corpus"])  # its globs find the files
     except UserError as error:
         sys.exit(f"error: {error}")
-    time = f"`snakemake plan -d experiments/{name}` compiles the runs and estimates memory and time."
+    option = "" if asked.stdout else f" -d experiments/{name}"
+    time = f"`snakemake plan{option}` compiles the runs and estimates memory and time."
     if not config["plan"]["topologies"]:
         time = "none, because only TPUs have plans." if asked.accelerator else estimate(config)
     said = [f"found: {text.found}", *(f"note: {note}." for note in text.notes), f"estimate: {time}"]

@@ -10,6 +10,7 @@ from typing import Any
 from tpulm.config.outline import sampling_of
 from tpulm.config.reading import complete, read_config
 from tpulm.core.errors import UserError
+from tpulm.core.experiments import CONFIG
 from tpulm.core.files import read_json, sha256
 from tpulm.specs.artifacts import CHECKPOINT_FILES, TOKENIZER_FILES, TRAINED_ON
 
@@ -19,7 +20,6 @@ WHOLE = {
     "base": ["preset/config.json"],
     "finetune": ["model/config.json", "adapter.lora.h5"],
 }
-CONFIG = Path("config.yaml")
 
 
 def models(results: Path) -> list[str]:

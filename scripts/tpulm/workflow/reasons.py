@@ -38,12 +38,10 @@ def code_changes(record: Mapping[str, Any], files: tuple[str, ...]) -> list[str]
     if not record["code"]:
         return []
     _, code, packages = code_now(files)
-    versions = differences(record["packages"], packages)
+    versions = explain(differences(record["packages"], packages))
     modules = [name for name in code if code[name] != record["code"].get(name)]
-    more = ", ..." if modules[3:] else ""
-    return [explain(versions)] * bool(versions) + [f"the code has changed: {', '.join(modules[:3])}{more}"] * bool(
-        modules
-    )
+    names = ", ".join(modules[:3]) + (", ..." if modules[3:] else "")
+    return [text for text in (versions, f"the code has changed: {names}" if names else "") if text]
 
 
 code_now = cache(job_record.code_of)

@@ -135,7 +135,7 @@ class Start:
             return found
         threads, cores = self.config["cpu_threads"], os.cpu_count() or 1
         if threads > cores:
-            found.append(f"cpu_threads is {threads}, but this machine has {cores}; training here takes longer.")
+            found.append(f"cpu_threads is {threads}, but this machine has only {cores}; training here takes longer.")
         return found + (self.not_trained_here() if self.workflow.output_settings.dryrun else [])
 
     def unknown(self, results: str) -> bool:

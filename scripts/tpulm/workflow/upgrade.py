@@ -1,6 +1,6 @@
 """Takes the past of 0.2.0 into the ledger, once: records of jobs, receipts of publishing, earlier runs.
 
-Until 0.4.0. The bytes of inputs, modules and packages stay unknown. Of results in a bucket, records of jobs do, too.
+Until 0.4.0. The bytes of inputs, modules and packages stay unknown, and records of jobs where results are in a bucket.
 """
 
 import contextlib
