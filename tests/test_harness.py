@@ -340,6 +340,9 @@ def test_before_and_after_tuning_and_at_a_checkpoint_that_is_let_go(trained, tmp
         and "00000005" not in listed
         and "run_harness last-word finetune/python/00000010" in listed
     )
+    fewer = [setting.replace("limit: 20", "limit: 10") for setting in CONFIG]
+    listed = workflow("-n", files[1], *fewer).stdout
+    assert "run_harness last-word finetune/python  reason: harness.limit was 20 and is 10" in listed
     shutil.rmtree(workflow / f"{STEPS}/00000005")
     listed = workflow("-n", figure, *CONFIG).stdout
     assert re.search("finetune.runs.python.keep_checkpoints .* step 5", listed)
