@@ -1,8 +1,11 @@
 """Configs that a tool writes for a user's own text."""
 
 import gzip
+import importlib
+import inspect
 import json
 import os
+import pydoc
 import random
 import re
 import runpy
@@ -15,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
-from tpulm.config.reading import read_config
+from tpulm.config.reading import read_config, read_yaml
 from tpulm.core.accelerators import TPUS
 from tpulm.corpus.sources import ALLOWED
 from tpulm.corpus.stdlib import python_docs
@@ -310,11 +313,66 @@ def test_epochs_are_those_of_the_records(fresh, text):
         assert float(said.replace(",", "")) == pytest.approx(int(steps) * batch / records, rel=0.1), run
 
 
+def one_file(folder):
+    (folder / "own.txt").write_text("\n".join(python_docs()[::2]))
+    return "own.txt"
+
+
+def reviews_in_csv(folder):
+    texts = python_docs()[::4]
+    rows = {"url": [f"https://example.org/{number}" for number in range(len(texts))], "review": ["Good.", *texts[1:]]}
+    pandas.DataFrame(rows | {"stars": [number % 6 for number in range(len(texts))]}).to_csv(folder / "own.csv")
+    return "own.csv"
+
+
+def manual_pages(folder):
+    (folder / "own").mkdir()
+    for name in sorted(sys.stdlib_module_names & {"argparse", "csv", "difflib", "email", "json", "logging", "tarfile"}):
+        for number, (key, value) in enumerate(vars(importlib.import_module(name)).items()):
+            if inspect.isclass(value) or inspect.isfunction(value):
+                page = pydoc.plain(pydoc.render_doc(value, f"{key}(3)  %s"))
+                (folder / f"own/{name}-{number}.txt").write_text(page)
+    return "own"
+
+
+def conversations_in_jsonl(folder):
+    parts = (re.split(r"(?<=[.,;:])\s", text, maxsplit=1) for text in python_docs())
+    rows = [[{"role": "user", "content": two[0]}, {"role": "assistant", "content": two[1]}] for two in parts if two[1:]]
+    (folder / "own.jsonl").write_text("\n".join(json.dumps({"messages": row}) for row in rows))
+    return "own.jsonl"
+
+
 @pytest.mark.long
-def test_a_model_learns_more_than_frequencies(fresh):
-    (fresh / "text.txt").write_text("\n".join(python_docs()[::2]))
-    subprocess.run([sys.executable, "tools/new_config.py", "text.txt"], cwd=fresh.folder, check=True)
-    fresh("-d", "experiments/text", "--cores", "2")
-    metrics = json.loads((fresh / "experiments/text/results/mlm/modernbert-mini/metrics.json").read_text())
+@pytest.mark.parametrize("text", [one_file, reviews_in_csv, manual_pages, conversations_in_jsonl])
+def test_the_documented_commands_lead_from_a_text_to_an_answer(fresh, text):
+    def run(*command):
+        return subprocess.run([sys.executable, *command], cwd=fresh.folder, capture_output=True, text=True, check=True)
+
+    run("tools/new_config.py", text(fresh.folder))
+    fresh("-d", "experiments/own", "--cores", "2")
+    metrics = json.loads((fresh / "experiments/own/results/mlm/modernbert-mini/metrics.json").read_text())
     for split in ("validation", "test"):
         assert metrics[split]["loss"] < metrics[split]["frequency_loss"]
+    prompts = read_yaml(fresh / "experiments/own/config.yaml")["prompts"]
+    for model, (prompt, _) in (("modernbert-mini", prompts["fill_mask"]), ("gemma-mini", prompts["generate"])):
+        answer = run("tools/try.py", "-d", "experiments/own", model, "--prompt", prompt).stdout
+        assert len(re.findall("^ *[0-9.]+%  ", answer, re.M)) == 5 if "[MASK]" in prompt else "\n---\n" in answer
+    loss = metrics["test"]["loss"]
+    assert f"{loss:.3f}" in (fresh / "experiments/own/results/report.html").read_text()
+
+
+def test_a_text_in_utf_16_is_converted_by_the_command_in_the_message(fresh):
+    """It becomes the corpus, to the byte, that the text in UTF-8 becomes."""
+    command, made = [sys.executable, "tools/new_config.py"], {}
+    one_file(fresh.folder)
+    (fresh / "wide.txt").write_text((fresh / "own.txt").read_text(), "utf-16")
+    done = subprocess.run([*command, "wide.txt"], cwd=fresh.folder, capture_output=True, text=True)
+    assert done.returncode == 1 and not (fresh / "experiments/wide").exists()
+    (advice,) = re.findall("`(iconv .*?)`", done.stderr)
+    subprocess.run(advice.replace("NEW", "narrow.txt"), cwd=fresh.folder, shell=True, check=True)
+    for name in ("own", "narrow"):
+        subprocess.run([*command, f"{name}.txt"], cwd=fresh.folder, check=True)
+        fresh("-d", f"experiments/{name}", "corpus", "--cores", "2")
+        splits = (fresh.folder / f"experiments/{name}/results/corpus").glob("*.parquet")
+        made[name] = {path.name: path.read_bytes() for path in splits}
+    assert made["own"] == made["narrow"] and len(made["own"]) == 3
