@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from tpulm.compat.snakemake import job_of, script_object, workflow_of  # noqa: E402
+from tpulm.core.errors import UserError  # noqa: E402
+from tpulm.core.experiments import add_directory, enter  # noqa: E402
 from tpulm.core.job import TERMINAL  # noqa: E402
 
 DEBUG = Path("debug")
@@ -52,10 +54,15 @@ def main() -> None:
     """Run the script of the job that makes the file named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", help="an output of a rule, such as results/tokenizer/tokenizer.json")
+    add_directory(parser)
     parser.add_argument("--configfile", type=Path, nargs="*", default=[], help="as for snakemake")
     parser.add_argument("--cores", type=int, default=os.cpu_count(), help="as for snakemake")
     parser.add_argument("--pdb", action="store_true", help="open the debugger on an error")
     asked = parser.parse_args()
+    try:
+        enter(asked)
+    except UserError as error:
+        sys.exit(f"error: {error}")
     with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
         for path in asked.configfile:
             if not path.is_file():
