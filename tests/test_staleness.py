@@ -1144,6 +1144,10 @@ def test_clean_lists_and_deletes_what_no_run_needs(built):
     (results / "mlm/old/model").mkdir(parents=True)
     (results / "mlm/old/model/model.safetensors").write_bytes(b"x" * 2_000_000)
     (results / "tfrecords/train/.00000-of-00004.tfrecord.partial").write_bytes(b"half")
+    # Scores of checkpoints, which could not be made again where the weights were let go.
+    for place in ("finetune/python/00000005", "harness/asked/finetune/python/00000005", "tasks/own/mlm/tiny/00000010"):
+        (results / "evaluation" / place).mkdir(parents=True)
+        (results / "evaluation" / place / "scores.json").write_text("{}")
     before = contents(results)
     said = built("clean").stdout
     assert re.search(r"results/mlm/old/model/ .*model\.safetensors.* 2\.0 MB", said)

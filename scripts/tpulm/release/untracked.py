@@ -52,10 +52,12 @@ def leftovers(recipe: dict) -> list[Path]:
             continue
         if path.name == PRUNED and str(path.with_name(CHECKPOINT_FILES["state"])) in needed:
             continue  # the mark of what was let go, also where the config would now keep it
-        if snapshot_of_use(path, needed) or made_of_checkpoint(path, needed):
+        place = path.relative_to(recipe["results"])
+        if place.parts[0] in KEPT_FOLDERS or snapshot_of_use(path, needed):
             continue
-        if path.relative_to(recipe["results"]).parts[0] in KEPT_FOLDERS:
-            continue
+        checkpoint = checkpoint_of_score(place)
+        if checkpoint and str(Path(recipe["results"]) / checkpoint) in needed:
+            continue  # nothing could score it again where its weights were let go
         if not any(str(part) in needed for part in (path, *path.parents)):
             found.append(path)
     return found
@@ -68,15 +70,16 @@ def snapshot_of_use(path: Path, needed: set[str]) -> bool:
     return path.parents[1].name == SNAPSHOTS and str(state) in needed and not state.exists()
 
 
-def made_of_checkpoint(path: Path, needed: set[str]) -> bool:
-    """Return whether a file has the scores of a checkpoint that the config still has: evaluation/STAGE/RUN/STEP/*.
+def checkpoint_of_score(place: Path) -> Path | None:
+    """Return the state of the checkpoint that a file below results/ would score; None for other files.
 
-    Nothing could make them again where the checkpoint's weights were let go.
+    Scores on text are in evaluation/STAGE/RUN/STEP/, those on a task in evaluation/KIND/TASK/STAGE/RUN/STEP/.
     """
-    if len(path.parents) <= 4 or path.parents[3].name != "evaluation":
-        return False
-    results, (stage, run, step) = path.parents[4], path.parts[-4:-1]
-    return str(results / stage / run / "checkpoints" / step / CHECKPOINT_FILES["state"]) in needed
+    folders = place.parent.parts
+    if folders[:1] != ("evaluation",) or len(folders) not in (4, 6):
+        return None
+    stage, run, step = folders[-3:]
+    return Path(stage, run, "checkpoints", step, CHECKPOINT_FILES["state"])
 
 
 def report(found: list[Path], say: Callable[[str], None]) -> None:
