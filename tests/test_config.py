@@ -69,6 +69,7 @@ WRONG = [
     ({f"{TASK}.predict": "token-classes"}, f'{TASK}.predict is "token-classes", which version 0.3.0 removed'),
     ({f"{TASK}.models": ["base/small"]}, f'{TASK}.models[0] is "base/small"', "mlm/RUN", "0.3.0", "evaluation.harness"),
     ({f"{TINY}.keep_checkpoints": "every 0"}, f'{TINY}.keep_checkpoints is "every 0"', "every 10"),
+    ({f"{PYTHON}.sequence_length": 100}, f"{PYTHON}.sequence_length is 100", "base.small, 64"),
     ({f"{PYTHON}.targets": ["query", "head"]}, f'{PYTHON}.targets[1] is "head"', "query, key, value, output, ffn"),
     ({f"{PYTHON}.targets": []}, f"{PYTHON}.targets is a list of 0"),
     ({f"{PYTHON}.base_precision": "int4"}, f'{PYTHON}.base_precision is "int4"', "float32, bfloat16, int8"),
@@ -98,6 +99,10 @@ WRONG = [
     ({"corpus.column": "body"}, "corpus.column is given with source: python-docs", "source: files", "source: hub"),
     ({"corpus.source": "hub"}, "corpus.dataset is missing"),
     ({"corpus.source": "hub", "corpus.dataset": "some/set"}, 'corpus.dataset is "some/set"', f"corpus.revision, {HUB}"),
+    (
+        {"corpus.source": "hub", "corpus.dataset": "../set", "corpus.revision": "a" * 40},
+        'corpus.dataset is "../set"', "OWNER/NAME",
+    ),
     (
         {"corpus.source": "hub", "corpus.dataset": "some/set", "corpus.revision": "main"},
         'corpus.revision is "main"', HUB,

@@ -24,6 +24,7 @@ from tpulm.specs.training_step import check_batch_size, check_mesh
 
 # Names of the causal presets of keras-hub, whose import takes seconds. Written by tools/presets.py.
 PRESETS = Path(__file__).parents[3] / "schemas" / "presets.txt"
+NAME_ON_HUB = r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*"
 
 
 def check(config: dict) -> None:
@@ -124,6 +125,11 @@ def check_pinned(where: str, recipe: Mapping, key: str, revision: str = "revisio
         raise UserError(
             f"{where}.{key} is {describe(name)}, which is not a local folder; a name on the hub needs "
             f"{where}.{revision}, a commit of 40 hexadecimal digits."
+        )
+    if name is not None and not os.path.isdir(name) and not re.fullmatch(NAME_ON_HUB, name):
+        raise UserError(
+            f"{where}.{key} is {describe(name)}, which is neither a local folder nor a name on the hub; allowed: the "
+            "path of a folder, or OWNER/NAME."
         )
 
 
@@ -279,8 +285,14 @@ def check_finetune_run(where: str, recipe: dict, bases: dict) -> None:
             f"{where}.base_precision is float32 with precision: bfloat16; for float32 weights and bfloat16 "
             "arithmetic, set precision: mixed_bfloat16."
         )
-    if "model" in bases[recipe["base"]]:
-        check_packing(where, recipe, bases[recipe["base"]]["model"])
+    base = bases[recipe["base"]]
+    if "model" in base:
+        check_packing(where, recipe, base["model"])
+        if recipe["sequence_length"] > base["sequence_length"]:
+            raise UserError(
+                f"{where}.sequence_length is {recipe['sequence_length']}; allowed: at most that of "
+                f"base.{recipe['base']}, {base['sequence_length']}, because it has learned no positions after that."
+            )
 
 
 def check_start(name: str, runs: Mapping[str, dict]) -> None:
