@@ -69,6 +69,8 @@ WRONG = [
     ({f"{TASK}.predict": "token-classes"}, f'{TASK}.predict is "token-classes", which version 0.3.0 removed'),
     ({f"{TASK}.models": ["base/small"]}, f'{TASK}.models[0] is "base/small"', "mlm/RUN", "0.3.0", "evaluation.harness"),
     ({f"{TINY}.keep_checkpoints": "every 0"}, f'{TINY}.keep_checkpoints is "every 0"', "every 10"),
+    ({f"{TASK}.modules": ["asyncio", "nosuch"]}, f"{TASK}.modules has nosuch", "at least two modules"),
+    ({"title": "x" * 1000}, "title is ", "300"),
     ({f"{PYTHON}.sequence_length": 100}, f"{PYTHON}.sequence_length is 100", "base.small, 64"),
     ({f"{PYTHON}.targets": ["query", "head"]}, f'{PYTHON}.targets[1] is "head"', "query, key, value, output, ffn"),
     ({f"{PYTHON}.targets": []}, f"{PYTHON}.targets is a list of 0"),

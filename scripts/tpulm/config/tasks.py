@@ -1,5 +1,6 @@
 """Tasks that masked models are finetuned on: what the config says of each, on which models, what is wrong with it."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -236,6 +237,12 @@ def check_task(task: Task) -> None:
             )
     if recipe["source"] == "python-modules" and recipe["predict"] != CLASS:
         raise UserError(f"{where}.predict is {recipe['predict']}; allowed with source: python-modules: {CLASS}.")
+    absent = [module for module in recipe.get("modules", []) if module not in sys.stdlib_module_names]
+    if absent and len(recipe["modules"]) - len(absent) < 2:
+        raise UserError(
+            f"{where}.modules has {', '.join(absent)}, which this Python does not have; allowed: at least two modules "
+            "of its standard library, which are the labels."
+        )
 
 
 def check_init(task: Task) -> None:

@@ -15,7 +15,8 @@ KINDS = {
 LIMITS = {
     "minimum": "{} or more", "exclusiveMinimum": "more than {}", "maximum": "at most {}",
     "exclusiveMaximum": "less than {}", "multipleOf": "a multiple of {}", "minLength": "not empty",
-    "minItems": "at least {} entries", "maxItems": "at most {} entries", "uniqueItems": "without duplicates",
+    "maxLength": "at most {} characters", "minItems": "at least {} entries", "maxItems": "at most {} entries",
+    "uniqueItems": "without duplicates",
 }  # fmt: skip
 # Keys of earlier versions, by what they are named now.
 RENAMED = {
