@@ -5,7 +5,6 @@ from tpulm.config.evaluations import overlap
 from tpulm.corpus.sources import pair_sources
 
 PAIRS = config["evaluation"]["pairs"]["sets"]
-TEXT_FILES = EVALUATED.text_files
 # The files that sets of pairs are read from.
 PAIR_SOURCES = {name: or_exit(pair_sources, name, recipe) for name, recipe in PAIRS.items()}
 # Every model that is evaluated on text and pairs, by its path below results/, which is the wildcard `model`: mlm/tiny
@@ -48,7 +47,7 @@ rule fetch_pairs:
         files=lambda w: list(map(PLACE.text, PAIR_SOURCES[w.pairs])),
         code=code_inputs("evaluation/fetch_pairs", "data"),
     output:
-        "<results>/evaluation/pairs/sets/{pairs}.jsonl",
+        "<results>/evaluation/pairs/sets/{pairs}.parquet",
     params:
         recipe=lambda w: PAIRS[w.pairs],
     log:
@@ -69,8 +68,7 @@ rule score_ngrams:
     input:
         documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
         lengths=lambda w: LENGTHS_IN_PLACE[w.collection, "train"],
-        texts=lambda w: [TEXT_FILES[w.collection]] if TEXT_FILES else [],
-        pairs=lambda w: EVALUATED.pairs_of(w.collection),
+        material=lambda w: EVALUATED.material_of(w.collection),
         vocabulary=lambda w: vocabulary_inputs(EVALUATED.vocabularies[w.vocabulary]),
         code=code_inputs("evaluation/score_ngrams", "jax"),
     output:
@@ -140,7 +138,7 @@ rule score_responses:
     """Generate the responses to held-out prompts with a finetuned model and its base model, and compare them."""
     input:
         **opening_inputs(by_name(FINETUNE)),
-        texts=lambda w: TEXT_FILES["finetune-text"],
+        material=lambda w: EVALUATED.text_files["finetune-text"],
         code=code_inputs("evaluation/score_responses", "jax"),
     output:
         scores="<results>/evaluation/responses/finetune/{run}/scores.json",

@@ -1,10 +1,7 @@
 """Search for evaluation data in the training text of the models."""
 
 # Inputs of the search: texts and pairs, the test examples of tasks, and the items of harness tasks.
-SEARCHED = {
-    f"texts/{name}": {"texts": [TEXT_FILES[name]] if TEXT_FILES else [], "pairs": EVALUATED.pairs_of(name)}
-    for name in TEXTS
-}
+SEARCHED = {f"texts/{name}": {"material": EVALUATED.material_of(name)} for name in TEXTS}
 SEARCHED |= {f"tasks/{name}": {"test": [f"{task.folder}/test.parquet"]} for name, task in TASKS.items()}
 SEARCHED |= {f"harness/{name}": {"questions": [f"<results>/evaluation/harness/{name}/items.json"]} for name in HARNESS}
 

@@ -205,7 +205,7 @@ def test_a_text_without_a_mask_is_scored_as_by_the_workflow(demo, trained):
     # Each as it counts in the mean: by its share of the bytes.
     values = {row["item"]: row["value"] for row in kept if row["score"].endswith("per_byte: corpus validation")}
     texts = pq.read_table(trained / "results/evaluation/texts/corpus.parquet").to_pylist()
-    scored_there = {row["item"]: row["text"] for row in texts if row["item"] in values}
+    scored_there = {row["item"]: row["passages"][0]["text"] for row in texts if row["item"] in values}
     size = sum(len(text.encode()) for text in scored_there.values()) / len(scored_there)
     item, text = min(scored_there.items(), key=lambda one: len(one[1]))
     cut, scored, _ = said(demo, "mlm/tiny", text)

@@ -235,9 +235,10 @@ def test_a_guess_is_one_among_the_answers(jax_backend):
     def guessed(metric, *samples, answers=2):
         made = [{"arguments": [("", "")] * answers, metric: value, "target": target} for value, target in samples]
         results = {"configs": {"one": {"output_type": "multiple_choice"}}}
-        return guesses(results, ["one"], metric, made), made, results
+        chance, baselines = guesses(results, ["one"], metric, made)
+        return (chance, {name: values.tolist() for name, values in baselines.items()}), made, results
 
-    assert guessed("acc", (1.0, 0), (0.0, 1), (0.0, 1))[0] == (0.5, {"always the commonest answer": 2 / 3})
+    assert guessed("acc", (1.0, 0), (0.0, 1), (0.0, 1))[0] == (0.5, {"always the commonest answer": [0, 1, 1]})
     # BLiMP, TruthfulQA: the first answer is always the right one. Winogrande: answers are sentences of their own.
     assert guessed("acc_norm", (1.0, 0), (0.0, 0))[0] == (0.5, {})
     assert guessed("acc", (1.0, "one end"), (0.0, "another"), (0.0, "a third"))[0] == (0.5, {})

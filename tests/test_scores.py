@@ -15,10 +15,11 @@ from tpulm.core.files import write_json
 from tpulm.core.scores import read_scores
 from tpulm.corpus.documents import RESPONSES
 from tpulm.corpus.sources import pair_sources
-from tpulm.evaluation import intervals
-from tpulm.evaluation.documents import Answered, TextSet, bytes_of, draw, read_sample, write_sample
+from tpulm.evaluation import item_means
 from tpulm.evaluation.exact_match import exact_match, generated, questions_of
-from tpulm.evaluation.minimal_pairs import Pair, fetch_pairs, read_pairs, write_pairs
+from tpulm.evaluation.item_means import write_scored
+from tpulm.evaluation.material import Item, Passage, draw, read_items, write_items
+from tpulm.evaluation.minimal_pairs import fetch_pairs
 from tpulm.evaluation.ngram_model import ORDER, KneserNey, Unigram
 from tpulm.evaluation.overlap import count_in_training, find_overlap, items_in_training
 from tpulm.evaluation.rows import (
@@ -88,23 +89,23 @@ def test_the_shares_of_all_tokens_add_up_to_one(model):
 
 def test_an_interval_is_that_of_the_mean(monkeypatch):
     values = np.random.default_rng(0).normal(3, 2, 2000)
-    low, high = intervals.interval(values)
+    low, high = item_means.interval(values)
     wanted = values.mean() + np.array([-1.96, 1.96]) * values.std() / math.sqrt(2000)
-    assert np.allclose((low, high), wanted, atol=0.02) and (low, high) == intervals.interval(values)
-    assert intervals.interval(np.full(20, 0.5)) == pytest.approx((0.5, 0.5))
-    assert intervals.interval(values[:19]) == intervals.interval(np.ones(19)) == (None, None)
-    monkeypatch.setattr(intervals, "AT_ONCE", 10_000)
-    assert intervals.interval(values) == pytest.approx((low, high))  # in parts, which memory has room for
+    assert np.allclose((low, high), wanted, atol=0.02) and (low, high) == item_means.interval(values)
+    assert item_means.interval(np.full(20, 0.5)) == pytest.approx((0.5, 0.5))
+    assert item_means.interval(values[:19]) == item_means.interval(np.ones(19)) == (None, None)
+    monkeypatch.setattr(item_means, "AT_ONCE", 10_000)
+    assert item_means.interval(values) == pytest.approx((low, high))  # in parts, which memory has room for
     # A document that is next to nothing of the text moves nothing.
-    assert intervals.interval(np.array([9.0, *[1.0] * 19]), np.array([1e-9, *[5.0] * 19]))[1] == pytest.approx(
+    assert item_means.interval(np.array([9.0, *[1.0] * 19]), np.array([1e-9, *[5.0] * 19]))[1] == pytest.approx(
         1, abs=1e-6
     )
 
 
 def test_where_all_are_right_there_is_an_interval_still():
     # Wilson's: https://en.wikipedia.org/wiki/Binomial_proportion_confidence_interval#Wilson_score_interval
-    assert intervals.interval(np.ones(20)) == pytest.approx((0.8389, 1.0), abs=1e-4)
-    assert intervals.interval(np.zeros(20)) == pytest.approx((0.0, 0.1611), abs=1e-4)
+    assert item_means.interval(np.ones(20)) == pytest.approx((0.8389, 1.0), abs=1e-4)
+    assert item_means.interval(np.zeros(20)) == pytest.approx((0.0, 0.1611), abs=1e-4)
 
 
 def write_corpus(folder, split, texts):
@@ -119,17 +120,18 @@ def test_documents_are_drawn_by_their_seed(tmp_path):
     texts = [f"document {number} of many" for number in range(50)]
     files = {split: write_corpus(tmp_path, split, texts) for split in ("validation", "test")}
     recipe = {"documents": 20, "characters": 11, "seed": 3}
-    assert write_sample(tmp_path / "corpus.parquet", "corpus", files, recipe) == 40
-    sets = read_sample(tmp_path / "corpus.parquet")
-    assert [one.name for one in sets] == ["corpus validation", "corpus test"]
-    for one in sets:
-        rows = [int(item.rpartition("/")[2]) for item in one.items]
-        assert len(set(rows)) == 20 and one.texts == [texts[row][:11] for row in rows]
-    assert sets[0].items != sets[1].items
-    few = read_sample(tmp_path / "corpus.parquet", 5)  # what masked models read is of what all read
-    assert few[0].items == sets[0].items[:5]
-    assert draw(files["test"], 99, 0)[1] != texts and sorted(draw(files["test"], 99, 0)[1]) == sorted(texts)
-    write_sample(tmp_path / "again", "corpus", files, recipe)
+    assert write_items(tmp_path / "corpus.parquet", draw("corpus", files, recipe)) == 40
+    items = read_items(tmp_path / "corpus.parquet")
+    assert [item.set for item in items] == ["corpus validation"] * 20 + ["corpus test"] * 20
+    rows = [int(item.item.rpartition("/")[2]) for item in items]
+    assert [item.passages for item in items] == [(Passage.of(texts[row][:11]),) for row in rows]
+    assert len(set(rows[:20])) == len(set(rows[20:])) == 20 and rows[:20] != rows[20:]
+    # What masked models read is of what all read.
+    few = Material.of({"material": [tmp_path / "corpus.parquet"]}, "masked", 5)
+    assert few.items == [*items[:5], *items[20:25]]
+    every = [item.passages[0].text for item in draw("corpus", files, recipe | {"documents": 99, "characters": 99})]
+    assert every[50:] != texts and sorted(every[50:]) == sorted(texts)
+    write_items(tmp_path / "again", draw("corpus", files, recipe))
     assert (tmp_path / "again").read_bytes() == (tmp_path / "corpus.parquet").read_bytes()
 
 
@@ -142,17 +144,20 @@ def test_of_instruction_data_the_responses_are_scored(tmp_path):
     pq.write_table(table, tmp_path / "texts.parquet")
     files = dict.fromkeys(("validation", "test"), [str(tmp_path / "texts.parquet")])
     recipe = {"documents": 9, "characters": 18, "seed": 0, "responses": True}
-    write_sample(tmp_path / "finetune-text.parquet", "finetune-text", files, recipe)
-    one, _ = read_sample(tmp_path / "finetune-text.parquet")
-    assert one.name == "finetune-text validation" and one.scored == "finetune-text validation, responses"
+    items = [item for item in draw("finetune-text", files, recipe) if item.split == "validation"]
     # No more than `characters`, and nothing where no response begins in them.
-    cut = [Answered(texts[0], ((11, 13),)), Answered(texts[1][:18], ((7, 9), (17, 18))), Answered(texts[2], ((0, 9),))]
-    assert sorted(one.texts) == sorted(cut) and [bytes_of(passage) for passage in cut] == [2, 3, 9]
-    write_sample(tmp_path / "short", "finetune-text", files, recipe | {"characters": 10})
-    assert sorted(read_sample(tmp_path / "short")[0].texts) == [
-        Answered("Q: 2 A: 2 ", ((7, 9),)), Answered("all of it", ((0, 9),)),
-    ]  # fmt: skip
-    assert sorted(one.whole.texts) == sorted(passage.text for passage in cut) and one.whole.scored == one.name
+    cut = [Passage(texts[0], ((11, 13),)), Passage(texts[1][:18], ((7, 9), (17, 18))), Passage(texts[2], ((0, 9),))]
+    assert sorted(item.passages for item in items) == sorted((passage,) for passage in cut)
+    assert [passage.bytes for passage in cut] == [2, 3, 9]
+    short = [item.passages for item in draw("finetune-text", files, recipe | {"characters": 10})][:2]
+    assert sorted(short) == [(Passage("Q: 2 A: 2 ", ((7, 9),)),), (Passage("all of it", ((0, 9),)),)]
+    # Masked models, which are trained on all tokens, are scored on all of a text.
+    write_items(tmp_path / "items.parquet", items)
+    costs = dict.fromkeys([*cut, *(Passage.of(passage.text) for passage in cut)], 1.0)
+    for kind, on in (("causal", "finetune-text validation, responses"), ("masked", "finetune-text validation")):
+        material = Material.of({"material": [tmp_path / "items.parquet"]}, kind)
+        ((score, _),) = material.scored("base/small", kind, costs)
+        assert score.on == on and all(passage.is_whole for passage in material.passages) == (kind == "masked")
 
     class Tokenizer:
         def encode(self, texts):
@@ -163,7 +168,7 @@ def test_of_instruction_data_the_responses_are_scored(tmp_path):
 
     vocabulary = CausalVocabulary.__new__(CausalVocabulary)
     vocabulary.tokenizer, vocabulary.prefix = Tokenizer(), 0
-    encoded = vocabulary.encode([*cut, "plain"])
+    encoded = vocabulary.encode([*cut, Passage.of("plain")])
     for length in (4, 99):
         said = ["" for _ in encoded]
         for row in causal_rows(encoded, vocabulary, length):
@@ -184,34 +189,31 @@ def test_generated_responses_are_right_where_they_are_those_of_the_text():
             return [[match.span() for match in re.finditer(r" ?[^ ]+", text)] for text in texts]
 
     passages = [
-        Answered("1 + 2 = 3", ((8, 9),)),  # the space before it belongs to its first token
-        Answered("2 + 2 = 4 and 2 + 3 = 5", ((8, 9), (22, 23))),  # the last one is asked for
-        Answered("2 + 4 = 5", ((8, 9),)),
-        Answered("2 + 5 = 7 .", ((8, 9),)),  # does not end with it
-        Answered("all of it", ((0, 9),)),  # no prompt
-        Answered("a " * 40, ((3, 80),)),  # long
-        Answered("8 + 8 = 16 and so on and on", ((8, 27),)),  # cut, perhaps
-        "plain text",
+        Passage("1 + 2 = 3", ((8, 9),)),  # the space before it belongs to its first token
+        Passage("2 + 2 = 4 and 2 + 3 = 5", ((8, 9), (22, 23))),  # the last one is asked for
+        Passage("2 + 4 = 5", ((8, 9),)),
+        Passage("2 + 5 = 7 .", ((8, 9),)),  # does not end with it
+        Passage("all of it", ((0, 9),)),  # no prompt
+        Passage("a " * 40, ((3, 80),)),  # long
+        Passage("8 + 8 = 16 and so on and on", ((8, 27),)),  # cut, perhaps
+        Passage.of("plain text"),
     ]
-    items = [str(number) for number in range(len(passages))]
-    texts = TextSet("finetune-text test", items, passages, "test")
-    found = list(questions_of(texts, Tokenizer(), 27, 100))
+    items = [Item("finetune-text test", "test", "", str(number), (own,)) for number, own in enumerate(passages)]
+    found = list(questions_of(items, Tokenizer(), 27, 100))
     assert [tuple(one) for one in found] == [
         ("0", "1 + 2 =", " 3"), ("1", "2 + 2 = 4 and 2 + 3 =", " 5"), ("2", "2 + 4 =", " 5"),
     ]  # fmt: skip
-    assert [one.item for one in questions_of(texts, Tokenizer(), 27, 7)] == ["0", "2"]  # that fit
+    assert [one.item for one in questions_of(items, Tokenizer(), 27, 7)] == ["0", "2"]  # that fit
     prompts = [one.prompt for one in found]
     assert generated(lambda batch: [text[:5] for text in batch], prompts, 2) == [prompt[:5] for prompt in prompts]
-    score, values = exact_match(texts, found, ["", "5", "6"], ["3 ", " 5", "6"])
+    score, values = exact_match("finetune-text test", found, ["", "5", "6"], ["3 ", " 5", "6"])
     assert values == {"0": 1, "1": 1, "2": 0} and score.value == pytest.approx(2 / 3) and score.low is None
     assert score.baselines == pytest.approx({"base model": 1 / 3, "most frequent response": 2 / 3})
     assert score.leads and score.on == "finetune-text test, responses"
 
 
-def test_pairs_are_lines_whatever_marks_a_line_in_unicode(tmp_path):
-    pairs = [Pair("0", "a kind", "Good\u2028line.", "Bad\x85line.\u2029")]
-    write_pairs(tmp_path / "pairs.jsonl", pairs)
-    assert read_pairs(tmp_path / "pairs.jsonl") == pairs
+def pair(item, kind, good, bad, of="set"):
+    return Item(of, "", kind, item, (Passage.of(good), Passage.of(bad)))
 
 
 def test_pairs_of_blimp_are_read_from_files(tmp_path):
@@ -222,9 +224,9 @@ def test_pairs_of_blimp_are_read_from_files(tmp_path):
     with gzip.open(files[1], "wt") as file:
         file.write(json.dumps(rows[2]) + "\n")
     pairs = list(fetch_pairs("blimp", {"files": files, "phenomenon": "linguistics_term"}, files))
-    assert pairs == [Pair(str(n), "binding", f"Good {n}.", f"Bad {n}.") for n in range(3)]
-    write_pairs(tmp_path / "blimp.jsonl", pairs)
-    assert read_pairs(tmp_path / "blimp.jsonl") == pairs
+    assert pairs == [pair(str(n), "binding", f"Good {n}.", f"Bad {n}.", "blimp") for n in range(3)]
+    write_items(tmp_path / "blimp.parquet", pairs)
+    assert read_items(tmp_path / "blimp.parquet") == pairs
 
 
 @pytest.mark.parametrize(
@@ -297,7 +299,7 @@ def by_hand(ids, words, mask):
 
 def test_a_masked_model_reads_a_row_for_each_token(tokenizer):
     texts = ["return the functions", "of unfunctional objects"]
-    encoded = tokenizer.encode(texts)
+    encoded = tokenizer.encode(list(map(Passage.of, texts)))
     assert any(len(set(one.words)) < len(one.ids) for one in encoded)  # words of several tokens
     rows = list(masked_rows(encoded, tokenizer, 64))
     own, mask = itertools.groupby(rows, key=lambda row: row.text), tokenizer.special["mask"]
@@ -310,7 +312,7 @@ def test_a_masked_model_reads_a_row_for_each_token(tokenizer):
 
 
 def test_a_long_text_is_read_in_pieces(tokenizer):
-    encoded = tokenizer.encode(["return the functions of unfunctional objects"])
+    encoded = tokenizer.encode([Passage.of("return the functions of unfunctional objects")])
     rows = list(masked_rows(encoded, tokenizer, 6))
     labels = [int(row.arrays["labels"][0]) for row in rows]
     assert labels == encoded[0].ids and {len(row.arrays["input_ids"]) for row in rows[:-4]} == {6}
@@ -334,7 +336,7 @@ def test_a_causal_model_predicts_each_token_once(tokens):
 
 def test_batches_have_few_shapes_and_lose_nothing(tokenizer):
     texts = prose(30, words=5) + prose(5, words=40)
-    encoded = tokenizer.encode(texts)
+    encoded = tokenizer.encode(list(map(Passage.of, texts)))
     batches = list(batched(masked_rows(encoded, tokenizer, 128), 512, 128, replicas=3))
     shapes = {batch.arrays["input_ids"].shape for batch in batches}
     assert {width for _, width in shapes} <= {32, 64, 128} and all(rows % 3 == 0 for rows, _ in shapes)
@@ -358,22 +360,25 @@ def test_no_row_is_longer_than_the_model_reads(tmp_path):
 
 def test_characters_that_a_tokenizer_does_not_know_cost_their_bytes(tokenizer):
     texts = ["the value", "the ☃☃ value"]
-    encoded = tokenizer.encode(texts)
+    encoded = tokenizer.encode(list(map(Passage.of, texts)))
     assert encoded[0].unknown == 0 and encoded[1].unknown >= 6
     costs = costs_of(texts, encoded, np.array([1.0, 2.0]))
     assert costs["the value"] == 1 and costs[texts[1]] == pytest.approx(2 + encoded[1].unknown * math.log(256))
 
 
 def test_scores_are_written_with_what_stands_beside_them(tmp_path):
-    texts = TextSet("corpus test", ["a", "b"], ["xy", "wxyz\u00e9"], "test")
-    pairs = [Pair("0", "one", "g0", "b0"), Pair("1", "one", "g1", "b1"), Pair("2", "two", "g2", "b2")]
-    nats = {"xy": 2.0, "wxyz\u00e9": 4.0, "g0": 1, "b0": 2, "g1": 2, "b1": 1, "g2": 3, "b2": 3}
+    documents = (("a", "xy"), ("b", "wxyz\u00e9"))
+    items = [Item("corpus test", "test", "", name, (Passage.of(text),)) for name, text in documents]
+    items += [pair("0", "one", "g0", "b0"), pair("1", "one", "g1", "b1"), pair("2", "two", "g2", "b2")]
+    costs = {"xy": 2.0, "wxyz\u00e9": 4.0, "g0": 1, "b0": 2, "g1": 2, "b1": 1, "g2": 3, "b2": 3}
+    nats = {Passage.of(text): cost for text, cost in costs.items()}
     twice = {text: 2 * cost for text, cost in nats.items()}
     write_json(tmp_path / "overlap.json", {"found": {"corpus test": ["b"], "set": ["1", "2"]}})
-    material = Material([texts], {"set": pairs}, {"unigram": twice}, [tmp_path / "overlap.json"])
-    assert set(material.distinct) == set(nats)
+    material = Material(items, {"unigram": twice}, [tmp_path / "overlap.json"])
+    assert set(material.passages) == set(nats)
     output = {"scores": tmp_path / "scores.json", "by_item": tmp_path / "items.parquet"}
-    material.write(output, "base/small", "causal", nats, base_model=twice)
+    scored = material.scored("base/small", "causal", nats, {"base model": twice})
+    write_scored(output, {"path": "base/small"}, "causal", scored)
     head, scores = read_scores(output["scores"])
     assert head == {"model": "base/small", "kind": "causal"}
     found = {score.name: score for score in scores}
@@ -394,10 +399,12 @@ def test_scores_are_written_with_what_stands_beside_them(tmp_path):
         values = [row["value"] for row in rows if row["score"] == name]
         assert len(values) == score.items and np.mean(values) == pytest.approx(score.value)
     # What is no likelihood does not go by the same name.
-    material.write(output, "mlm/tiny", "masked", nats)
-    assert read_scores(output["scores"])[1][0].metric == "pseudo_bits_per_byte"
+    write_scored(output, {"path": "mlm/tiny", "step": 7}, "masked", material.scored("mlm/tiny", "masked", nats))
+    first = read_scores(output["scores"])[1][0]
+    assert first.metric == "pseudo_bits_per_byte" and first.step == 7
     # Weights that have diverged have no score, and leave none.
     output = {"scores": tmp_path / "bad.json", "by_item": tmp_path / "bad.parquet"}
     with pytest.raises(UserError, match="^mlm/tiny .*nan or inf for 2 of 8 "):
-        material.write(output, "mlm/tiny", "masked", nats | {"g0": math.nan, "b0": math.inf})
+        bad = {Passage.of("g0"): math.nan, Passage.of("b0"): math.inf}
+        write_scored(output, {"path": "mlm/tiny"}, "masked", material.scored("mlm/tiny", "masked", nats | bad))
     assert not any(path.exists() for path in output.values())

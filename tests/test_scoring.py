@@ -11,7 +11,8 @@ import test_masked_folders
 import warm
 from tpulm.core.errors import UserError
 from tpulm.core.scores import read_scores
-from tpulm.evaluation.minimal_pairs import Pair, fetch_pairs, write_pairs
+from tpulm.evaluation.material import Item, Passage, write_items
+from tpulm.evaluation.minimal_pairs import fetch_pairs
 
 given = test_masked_folders.given
 
@@ -29,8 +30,8 @@ import json, sys
 from pathlib import Path
 import numpy as np
 folder, engine, texts, length = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
-from tpulm.evaluation.rows import masked_rows
-from tpulm.evaluation.rows import MaskedVocabulary
+from tpulm.evaluation.material import Passage
+from tpulm.evaluation.rows import MaskedVocabulary, masked_rows
 if engine == "jax":
     from tpulm.training import runtime
     runtime.start(1)
@@ -51,7 +52,7 @@ else:
     def scored(rows, texts): return score(model, rows, texts, 128, length)
     def logits(ids, place): return model(ids).logits.numpy()[0, place]
 vocabulary = MaskedVocabulary(folder / "tokenizer.json", folder / "special_tokens_map.json")
-encoded = vocabulary.encode(texts)
+encoded = vocabulary.encode([Passage.of(text) for text in texts])
 found = scored(masked_rows(encoded, vocabulary, length), len(texts))
 by_hand = np.zeros(len(texts))
 room = length - 2
@@ -108,11 +109,12 @@ from tpulm.training import runtime
 runtime.start(1)
 from tpulm.specs.training_step import ModelSpec
 from tpulm.evaluation.jax_scoring import CausalScorer
-from tpulm.evaluation.minimal_pairs import read_pairs
+from tpulm.evaluation.material import Passage, read_items
 from tpulm.models.building import open_model
 recipe = {"preset": preset, "mesh": [1, 1], "precision": "float32"}
 model, distribution = open_model(ModelSpec.of("base", "base.x", recipe))
 recipe |= {"sequence_length": length, "batch_size": 4, "microbatches": 1}
+texts = [Passage.of(text) for text in texts]
 score = CausalScorer(model, distribution, recipe, preset, texts)
 found, by_hand, windows = score(), [], 0
 for one in score.encoded:
@@ -128,29 +130,33 @@ for one in score.encoded:
         cost -= sum(shares[place, token] for place, token in enumerate(tokens[done:end]))
         done, windows = end, windows + 1
     by_hand.append(cost)
-made = read_pairs(pairs)
-score = CausalScorer(model, distribution, recipe, preset, [text for pair in made for text in (pair.good, pair.bad)])
+made = [item.passages for item in read_items(pairs)]
+score = CausalScorer(model, distribution, recipe, preset, [one for pair in made for one in pair])
 right = []
 for seed in range(4):
     dice = np.random.default_rng(seed)
     for variable in model.variables:
         variable.assign(dice.permutation(np.asarray(variable).ravel()).reshape(variable.shape))
     costs = score()
-    right += [bool(costs[pair.good] < costs[pair.bad]) for pair in made]
+    right += [bool(costs[good] < costs[bad]) for good, bad in made]
 result = {"found": [found[text] for text in texts], "by_hand": by_hand, "windows": windows}
 print("RESULT" + json.dumps(result | {"right": right}))
 """
 
 
+def pair(item, kind, good, bad):
+    return Item("mine", "", kind, item, (Passage.of(good), Passage.of(bad)))
+
+
 @pytest.fixture(scope="module")
 def causal(trained, tmp_path_factory):
     texts = [*SENTENCES, " ".join(SENTENCES * 3), "x"]
-    pairs = tmp_path_factory.mktemp("pairs") / "swapped.jsonl"
+    pairs = tmp_path_factory.mktemp("pairs") / "swapped.parquet"
     words = " ".join(topics.topics[topic] for topic in sorted(topics.topics)).split()
     goods = [words[start : start + 8] for start in range(0, 800, 8)]
     bads = [[*good[:3], good[4], good[3], *good[5:]] for good in goods]
     both = [(" ".join(good), " ".join(bad)) for good, bad in zip(goods, bads, strict=True) if good != bad]
-    write_pairs(pairs, [Pair(str(number), "swapped", *pair) for number, pair in enumerate(both)])
+    write_items(pairs, [pair(str(number), "swapped", *two) for number, two in enumerate(both)])
     done = warm.run("jax", CAUSAL, str(trained / "results/base/small/preset"), json.dumps(texts), "64", str(pairs))
     return warm.result(done) | {"texts": texts}
 
@@ -201,9 +207,9 @@ def test_pairs_of_a_dataset_with_several_configurations(tmp_path, monkeypatch):
         header += [f"- config_name: {name}", f"  data_files: {name}.jsonl"]
     (folder / "README.md").write_text("\n".join([*header, "---", ""]))
     recipe = {"dataset": str(folder), "split": "train", "phenomenon": "field"}
-    both = [Pair("0", "one", "Good 0.", "Bad 0."), Pair("1", "two", "Good 1.", "Bad 1.")]
+    both = [pair("0", "one", "Good 0.", "Bad 0."), pair("1", "two", "Good 1.", "Bad 1.")]
     assert list(fetch_pairs("mine", recipe, [])) == both
-    assert list(fetch_pairs("mine", recipe | {"name": "two"}, [])) == [Pair("0", "two", "Good 1.", "Bad 1.")]
+    assert list(fetch_pairs("mine", recipe | {"name": "two"}, [])) == [pair("0", "two", "Good 1.", "Bad 1.")]
     with pytest.raises(UserError, match="whose configurations could not be listed"):
         list(fetch_pairs("mine", recipe | {"dataset": str(tmp_path / "nothing")}, []))
 

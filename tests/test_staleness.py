@@ -697,7 +697,7 @@ def in_state(trained, tmp_path_factory):
                 (workflow / "results/evaluation/responses/finetune/python/responses.json").touch()
             for name in changes.get("evaluation.pairs.sets", []):
                 (workflow / "results/evaluation/pairs/sets").mkdir(parents=True, exist_ok=True)
-                (workflow / f"results/evaluation/pairs/sets/{name}.jsonl").touch()
+                (workflow / f"results/evaluation/pairs/sets/{name}.parquet").touch()
             if "mlm.runs.asked" in changes:
                 for model in ("asked/model", "tiny/init"):
                     shutil.copytree(workflow / "results/mlm/tiny/model", workflow / "results/mlm" / model)

@@ -1,16 +1,17 @@
 """Read a set of pairs of sentences from files or from the Hugging Face Hub.
 
 input.files       those that the config names; of a dataset, the files of a local folder
-output            JSON Lines: pairID, phenomenon, sentence_good, sentence_bad
+output            Parquet, see tpulm.evaluation.material
 params.recipe     of the set: phenomenon; files, or dataset with name, revision and split
 """
 
 from tpulm.core.job import job
-from tpulm.evaluation.minimal_pairs import fetch_pairs, write_pairs
+from tpulm.evaluation.material import write_items
+from tpulm.evaluation.minimal_pairs import fetch_pairs
 
 name = snakemake.wildcards.pairs
 
 with job(snakemake.log[0], f"evaluation {name}") as say:
     pairs = list(fetch_pairs(name, snakemake.params.recipe, snakemake.input.files))
-    write_pairs(snakemake.output[0], pairs)
-    say(f"{len(pairs):,} pairs of {len({pair.phenomenon for pair in pairs})} phenomena")
+    write_items(snakemake.output[0], pairs)
+    say(f"{len(pairs):,} pairs of {len({pair.kind for pair in pairs})} phenomena")

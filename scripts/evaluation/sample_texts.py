@@ -1,8 +1,7 @@
 """Draw the held-out documents of a text that models are scored on.
 
 input.documents   Parquet files of the held-out splits, one document per row
-output            Parquet: split, item (a name), text, and responses where they are scored; those of each split in the
-                  order in which they were drawn
+output            Parquet, see tpulm.evaluation.material; those of each split in the order in which they were drawn
 params.recipe     documents of each split; characters of a document, from its beginning; seed; files, how many each
                   split has; responses, where these are scored, given what is before each
 """
@@ -12,8 +11,8 @@ from tpulm.core.job import job
 recipe, collection = snakemake.params.recipe, snakemake.wildcards.collection
 
 with job(snakemake.log[0], f"evaluation {collection}") as say:
-    from tpulm.evaluation.documents import write_sample
+    from tpulm.evaluation.material import draw, write_items
 
     paths = iter(snakemake.input.documents)
     files = {split: [next(paths) for _ in range(number)] for split, number in recipe["files"].items()}
-    say(f"{write_sample(snakemake.output[0], collection, files, recipe):,} documents")
+    say(f"{write_items(snakemake.output[0], draw(collection, files, recipe)):,} documents")

@@ -1,6 +1,6 @@
 """Score a causal model: one that was trained here, or a finetuned one beside its base model.
 
-input.texts, .pairs, .ngrams, .overlaps   as of score_mlm
+input.items, .ngrams, .overlaps   as of score_mlm
 input.base        preset folder
 input.best        the tuned variables of a finetuned model; none of another one
 output.scores     JSON: model, kind (causal) and scores, see tpulm.core.scores; of a finetuned model, `base model` is
@@ -13,7 +13,7 @@ params.recipe     key and path of the model, step of a checkpoint; documents of 
 
 from tpulm.core.arrays import load_arrays
 from tpulm.core.job import job
-from tpulm.core.scores import CAUSAL
+from tpulm.core.scores import BASE, CAUSAL
 from tpulm.specs.training_step import ModelSpec
 from tpulm.training import runtime
 
@@ -22,8 +22,9 @@ recipe, base, best = snakemake.params.recipe, snakemake.input.base, snakemake.in
 with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
     determinism = recipe.get("determinism", "bytes")
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
+    from tpulm.evaluation.item_means import write_scored
     from tpulm.evaluation.jax_scoring import CausalScorer
-    from tpulm.evaluation.text_scores import Material, in_a_line
+    from tpulm.evaluation.text_scores import Material
     from tpulm.models.building import open_model
     from tpulm.models.causal import assign
     from tpulm.models.sharding import on_one_host
@@ -31,11 +32,13 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
     stage, preset = ("finetune", {"base": {"preset": base}}) if best else ("base", {"preset": base})
     opened = on_one_host(recipe, snakemake.resources) | preset
     model, distribution = open_model(ModelSpec.of(stage, recipe["key"], opened))
-    material = Material.of(snakemake.input, recipe, CAUSAL)
-    score = CausalScorer(model, distribution, recipe, base, material.distinct)
-    costs, beside = score(), {}
+    material = Material.of(snakemake.input, CAUSAL, recipe["documents"])
+    score = CausalScorer(model, distribution, recipe, base, material.passages)
+    costs, others = score(), {}
     if best:
         assign(model.trainable_variables, load_arrays(best), best)
-        costs, beside = score(), {"base_model": costs}
-    scores = material.write(snakemake.output, recipe["path"], CAUSAL, costs, **beside)
-    say(in_a_line(scores))
+        costs, others = score(), {BASE: costs}
+    scored = material.scored(recipe["path"], CAUSAL, costs, others)
+    for result in write_scored(snakemake.output, recipe, CAUSAL, scored):
+        if result.leads:
+            say(str(result))

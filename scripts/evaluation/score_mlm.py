@@ -1,6 +1,6 @@
 """Score a masked language model by pseudo-log-likelihood, with the library that has trained it, in float32.
 
-input.texts       Parquet files of held-out documents; input.pairs  JSON Lines files of pairs of sentences
+input.material    Parquet files of held-out documents and of pairs of sentences
 input.ngrams      Parquet files: what the same texts cost models that count
 input.overlaps    JSON: which of them are in a training text
 input.model       a Hugging Face model folder
@@ -20,12 +20,13 @@ recipe = snakemake.params.recipe
 folder = Path(snakemake.input.model[0]).parent
 
 with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
+    from tpulm.evaluation.item_means import write_scored
     from tpulm.evaluation.rows import MaskedVocabulary, costs_of, fitting, masked_rows
-    from tpulm.evaluation.text_scores import Material, in_a_line
+    from tpulm.evaluation.text_scores import Material
 
     vocabulary = MaskedVocabulary(folder / "tokenizer.json", folder / "special_tokens_map.json")
-    material = Material.of(snakemake.input, recipe, MASKED)
-    encoded = vocabulary.encode(material.distinct)
+    material = Material.of(snakemake.input, MASKED, recipe["documents"])
+    encoded = vocabulary.encode(material.passages)
     length = fitting(recipe["length"], folder)
     rows = masked_rows(encoded, vocabulary, length)
     if recipe["backend"] == "tensorflow":
@@ -49,6 +50,8 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
         model, distribution = load_masked(folder, recipe["key"], on_one_host(recipe, snakemake.resources))
         tokens = recipe["batch_size"] // recipe["microbatches"] * length
         nats = Scorer(model, distribution, masked_lm, tokens, length)(rows, len(encoded))
-    costs = costs_of(material.distinct, encoded, nats)
-    scores = material.write(snakemake.output, recipe["path"], MASKED, costs)
-    say(in_a_line(scores))
+    costs = costs_of(material.passages, encoded, nats)
+    scored = material.scored(recipe["path"], MASKED, costs)
+    for result in write_scored(snakemake.output, recipe, MASKED, scored):
+        if result.leads:
+            say(str(result))

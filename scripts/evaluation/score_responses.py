@@ -1,6 +1,6 @@
 """Generate the responses to held-out prompts with a finetuned model and its base model, and compare them with the text.
 
-input.texts       Parquet file of the held-out documents of the finetuning text, see tpulm.evaluation.documents
+input.material    Parquet file of the held-out documents of the finetuning text, see tpulm.evaluation.material
 input.base        preset folder; input.best  the tuned variables
 output.scores     JSON: model, kind (causal) and scores, see tpulm.core.scores: exact match, where there are questions
                   as tpulm.evaluation.exact_match has them
@@ -14,7 +14,7 @@ params.recipe     key and path of the model; responses, how many at most; charac
 from tpulm.core.arrays import load_arrays
 from tpulm.core.files import write_json
 from tpulm.core.job import job
-from tpulm.core.scores import CAUSAL, write_scores
+from tpulm.core.scores import CAUSAL
 from tpulm.specs.artifacts import TEST
 from tpulm.specs.training_step import ModelSpec
 from tpulm.training import runtime
@@ -23,9 +23,9 @@ recipe, given = snakemake.params.recipe, snakemake.input
 
 with job(snakemake.log[0], f"responses {recipe['path']}") as say:
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
-    from tpulm.evaluation.documents import read_sample
     from tpulm.evaluation.exact_match import LONGEST, MARKS, exact_match, generated, questions_of
-    from tpulm.evaluation.text_scores import in_a_line, write_items
+    from tpulm.evaluation.item_means import write_scored
+    from tpulm.evaluation.material import read_items
     from tpulm.models.building import open_model
     from tpulm.models.causal import assign
     from tpulm.models.sampling import Generator
@@ -35,9 +35,9 @@ with job(snakemake.log[0], f"responses {recipe['path']}") as say:
     opened = on_one_host(recipe, snakemake.resources) | {"base": {"preset": given.base}}
     model, distribution = open_model(ModelSpec.of("finetune", recipe["key"], opened))
     tokenizer, back = load_tokenizer(given.base, start=lambda: None), model.preprocessor.tokenizer.detokenize
-    sets = [one for one in read_sample(given.texts, recipe["responses"]) if one.split == TEST]
+    items = [item for item in read_items(given.material) if item.split == TEST][: recipe["responses"]]
     characters, length = recipe["characters"], recipe["sequence_length"]
-    asked = [one for texts in sets for one in questions_of(texts, tokenizer, characters, length)]
+    asked = list(questions_of(items, tokenizer, characters, length))
     # As the tokenizer gives a response back, which is how a model's reaches us.
     ids = tokenizer.encode([one.response for one in asked]) if asked else []
     asked = [one._replace(response=str(back(own))) for one, own in zip(asked, ids, strict=True)]
@@ -51,16 +51,15 @@ with job(snakemake.log[0], f"responses {recipe['path']}") as say:
         before = generated(generate, prompts, size)
         assign(model.trainable_variables, load_arrays(given.best), given.best)
         after = generated(generate, prompts, size)
-        found = [exact_match(sets[0], asked, before, after)]
+        found = [exact_match(items[0].set, asked, before, after)]
         rows = [
             {"item": one.item, "prompt": one.prompt, "response": one.response.strip(), "before": b, "after": a}
             for one, b, a in zip(asked, before, after, strict=True)
         ]
-    write_items(snakemake.output.by_item, found)
-    write_scores(snakemake.output.scores, recipe["path"], CAUSAL, [score for score, _ in found])
+    scores = write_scored(snakemake.output, recipe, CAUSAL, found)
     write_json(snakemake.output.responses, {"rows": rows})
     nothing = (
         f"no document of the test split that has fewer than {characters} characters and at most {length} tokens ends "
         f"with a response of at most {LONGEST} tokens"
     )
-    say(in_a_line([score for score, _ in found]) or nothing)
+    say(str(scores[0]) if scores else nothing)

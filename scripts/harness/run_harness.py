@@ -12,10 +12,9 @@ params.recipe     harness (name, file or task and revision, examples shown, limi
 """
 
 import tempfile
-from dataclasses import replace
 
 from tpulm.core.job import job
-from tpulm.core.scores import CAUSAL, write_scores
+from tpulm.core.scores import CAUSAL
 from tpulm.specs.harness_tasks import HarnessTask
 from tpulm.specs.training_step import ModelSpec
 from tpulm.training import runtime
@@ -28,8 +27,8 @@ with job(snakemake.log[0], f"{recipe['path']}, {asked['name']}") as say:
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
     from tpulm.evaluation.harness import results_of, scores_of
     from tpulm.evaluation.harness_model import KerasLM
+    from tpulm.evaluation.item_means import write_scored
     from tpulm.evaluation.overlap import items_in_training
-    from tpulm.evaluation.text_scores import write_items
     from tpulm.models.building import open_model
     from tpulm.models.sharding import on_one_host
     from tpulm.tokenization.causal import load_tokenizer
@@ -49,8 +48,5 @@ with job(snakemake.log[0], f"{recipe['path']}, {asked['name']}") as say:
         results = results_of(lm, task.key, asked, paths, cache)
     in_training = items_in_training(snakemake.input.overlaps, asked["name"])
     found = scores_of(asked["name"], asked.get("task"), results, in_training)
-    scores = [replace(score, step=recipe.get("step")) for score, _ in found]
-    write_items(snakemake.output.by_item, found)
-    write_scores(snakemake.output.scores, recipe["path"], CAUSAL, scores)
-    for score in scores:
-        say(f"{score.name} {score.value:.4f} of {score.items} items")
+    for score in write_scored(snakemake.output, recipe, CAUSAL, found):
+        say(str(score))

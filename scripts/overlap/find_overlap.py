@@ -1,15 +1,12 @@
 """Find what models are evaluated on in the training documents of a text.
 
 input.documents   Parquet files of the training split, one document per row
-input.texts       what is looked for, one of these or several: Parquet of held-out documents
-input.pairs       JSON Lines of pairs of sentences, of which the good ones
+input.material    what is looked for, one of these: Parquet of documents and of pairs, of which the good sentences
 input.test        Parquet of the test examples of a task
 input.questions   JSON of the items of a task of lm-evaluation-harness
 output            JSON: ngram; found, the items that are in a training document, by the name of their set
 params.recipe     ngram, words of an n-gram
 """
-
-from pathlib import Path
 
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
@@ -19,16 +16,14 @@ inputs, n, wildcards = snakemake.input, snakemake.params.recipe["ngram"], snakem
 with job(snakemake.log[0], f"{wildcards.searched}, {wildcards.collection}") as say:
     from tpulm.corpus.documents import read_texts
     from tpulm.corpus.examples import read_split
-    from tpulm.evaluation.documents import read_sample, text_of
-    from tpulm.evaluation.minimal_pairs import read_pairs
+    from tpulm.evaluation.material import read_items
     from tpulm.evaluation.overlap import find_overlap
 
     name, sets = wildcards.searched.rpartition("/")[2], {}
-    for path in inputs.get("texts", []):
-        sets |= {one.name: (one.items, list(map(text_of, one.texts))) for one in read_sample(path)}
-    for path in inputs.get("pairs", []):
-        pairs = read_pairs(path)
-        sets[Path(path).stem] = ([pair.item for pair in pairs], [pair.good for pair in pairs])
+    for item in (item for path in inputs.get("material", []) for item in read_items(path)):
+        items, texts = sets.setdefault(item.set, ([], []))
+        items.append(item.item)
+        texts.append(item.passages[0].text)
     for path in inputs.get("test", []):
         test = read_split(path)
         both = [test[column] for column in ("text", "text_pair") if column in test]

@@ -126,7 +126,7 @@ class Evaluations:
         self.outline, self.config = outline, outline.config
         evaluation, runs = self.config["evaluation"], outline.runs
         self.text: Mapping[str, Any] = evaluation["text"]
-        self.pair_files = [f"{FOLDER}/pairs/sets/{name}.jsonl" for name in evaluation["pairs"]["sets"]]
+        self.pair_files = [f"{FOLDER}/pairs/sets/{name}.parquet" for name in evaluation["pairs"]["sets"]]
         drawn = self.text["documents"] or self.text["masked_documents"]
         self.text_files = {name: f"{FOLDER}/texts/{name}.parquet" for name in outline.texts} if drawn else {}
         ends = {
@@ -221,9 +221,10 @@ class Evaluations:
         """Return the texts that a model is scored on; the pairs go with the corpus."""
         return self.collections_of(model) or ["corpus"]
 
-    def pairs_of(self, collection: str) -> list[str]:
-        """Return the files of the sets of pairs that go with a text: all with the corpus."""
-        return self.pair_files if collection == "corpus" else []
+    def material_of(self, collection: str) -> list[str]:
+        """Return the files of what models are scored on that go with a text: all pairs go with the corpus."""
+        texts = [self.text_files[collection]] if self.text_files else []
+        return texts + (self.pair_files if collection == "corpus" else [])
 
     @cached_property
     def generating(self) -> dict[str, Run]:
@@ -244,12 +245,14 @@ class Evaluations:
     def scored_on(self) -> dict[str, Any]:
         """Return inputs of a rule that scores the model named by its wildcard: on what, and beside what."""
 
+        def scored(model: Model) -> list[str]:
+            return [self.text_files[name] for name in self.collections_of(model)] + self.pair_files
+
         def of(files: Callable[[Model], list[str]]) -> Callable[[Any], list[str]]:
             return lambda wildcards: files(self.of_text.models[wildcards.model])
 
         return {
-            "texts": of(lambda model: [self.text_files[name] for name in self.collections_of(model)]),
-            "pairs": self.pair_files,
+            "material": of(scored),
             "ngrams": of(self.ngrams_of),
             "overlaps": of(lambda model: overlaps_of(model, *(f"texts/{name}" for name in self.scored_with(model)))),
         }

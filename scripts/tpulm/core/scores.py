@@ -74,6 +74,13 @@ class Score:
         """Its key among the scores of a model, and in a table of values by item."""
         return f"{self.group}, {self.metric}: {self.on}"
 
+    def __str__(self) -> str:
+        """Return it in words, as logs and tables have it, with its baselines."""
+        limits = "" if self.low is None else f" [{self.low:.4f}, {self.high:.4f}]"
+        seeds = f", seeds {', '.join(f'{seed:.3f}' for seed in self.seeds)}" if self.seeds else ""
+        others = "".join(f", {name} {value:.3f}" for name, value in self.compared_with.items())
+        return f"{self.on}: {self.metric.replace('_', ' ')} {self.value:.4f}{limits}{seeds}{others}"
+
     @property
     def leads(self) -> bool:
         """Whether it stands for the others: of all items of a set, and not of the validation split."""

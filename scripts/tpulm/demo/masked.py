@@ -11,6 +11,7 @@ from tpulm.core.errors import UserError
 from tpulm.demo.choice import Prompt, Settings, Tell
 from tpulm.demo.tokens import piece_of, shown_of
 from tpulm.evaluation.jax_scoring import Scorer
+from tpulm.evaluation.material import Passage
 from tpulm.evaluation.rows import MaskedVocabulary, masked_rows, unknown_nats
 from tpulm.models.loading import FillMask
 from tpulm.models.sharding import Sharded
@@ -49,7 +50,7 @@ class Masked:
 
     def score(self, text: str, tell: Tell) -> None:
         """Tell the tokens of a text, how probable each is, and the pseudo bits per byte, as evaluations have them."""
-        (encoded,) = self.vocabulary.encode([text])
+        (encoded,) = self.vocabulary.encode([Passage.of(text)])
         room = self.most - len(self.vocabulary.before) - len(self.vocabulary.after)
         if not 0 < len(encoded.ids) <= room:
             raise UserError(f"the text has {len(encoded.ids):,} tokens; allowed: 1 to {room:,}.")

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpulm.core.scores import BASE, RESPONSES, Score
-from tpulm.evaluation.documents import Answered, TextSet
-from tpulm.evaluation.intervals import interval
-from tpulm.specs.artifacts import OF_RESPONSES
+from tpulm.core.scores import BASE, RESPONSES
+from tpulm.evaluation.item_means import Scored, mean_score
+from tpulm.evaluation.material import Item, Passage
+from tpulm.specs.artifacts import OF_RESPONSES, TEST
 from tpulm.tokenization.causal import CausalTokenizer, completion_mask
 
 LONGEST = 32  # tokens of a response: nobody expects longer ones word for word
@@ -24,7 +24,7 @@ class Question(NamedTuple):
     response: str
 
 
-def questions_of(texts: TextSet, tokenizer: CausalTokenizer, characters: int, length: int) -> Iterator[Question]:
+def questions_of(items: Sequence[Item], tokenizer: CausalTokenizer, characters: int, length: int) -> Iterator[Question]:
     """Yield the questions of documents that end with a response of at most LONGEST tokens.
 
     characters  that documents are cut at: those that have as many do not count
@@ -32,21 +32,22 @@ def questions_of(texts: TextSet, tokenizer: CausalTokenizer, characters: int, le
 
     A response begins where its first token does, as in training: a space before it may belong to that token.
     """
-    for item, passage in zip(texts.items, texts.texts, strict=True):
-        if isinstance(passage, str) or len(passage.text) >= characters:
+    for item in items:
+        (passage,) = item.passages
+        if passage.is_whole or len(passage.text) >= characters:
             continue
-        response = passage.responses[-1]
+        response = passage.scored[-1]
         (places,) = tokenizer.places([passage.text])
         first, last = span_of(passage, places)
         short = last - first <= LONGEST and len(places) + MARKS <= length
         if response[1] == len(passage.text) and first and short:
             start = places[first][0]
-            yield Question(item, passage.text[:start], passage.text[start:])
+            yield Question(item.item, passage.text[:start], passage.text[start:])
 
 
-def span_of(passage: Answered, places: list[tuple[int, int]]) -> tuple[int, int]:
+def span_of(passage: Passage, places: list[tuple[int, int]]) -> tuple[int, int]:
     """Return the first token of the last response of a passage, and the one after its last token."""
-    inside = np.flatnonzero(completion_mask(passage.text, places, [passage.responses[-1]])[1:-1])
+    inside = np.flatnonzero(completion_mask(passage.text, places, [passage.scored[-1]])[1:-1])
     return (int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0)
 
 
@@ -57,11 +58,10 @@ def generated(generate: Callable[[list[str]], list[str]], prompts: Sequence[str]
     return [text for batch in batches for text in generate(batch)][: len(prompts)]
 
 
-def exact_match(
-    texts: TextSet, questions: Sequence[Question], before: Sequence[str], after: Sequence[str]
-) -> tuple[Score, dict[str, float]]:
-    """Return the share of responses that are those of the text, but for the space around them, and 1 or 0 by item.
+def exact_match(on: str, questions: Sequence[Question], before: Sequence[str], after: Sequence[str]) -> Scored:
+    """Return the share of responses that are those of the text, but for the space around them.
 
+    on             the set that the questions are of
     before, after  what the base model and the finetuned model generate
 
     Beside them stands the response that is the most frequent one among the questions, given to all of them.
@@ -71,19 +71,14 @@ def exact_match(
     def right(said: Sequence[str]) -> np.ndarray:
         return np.array([one.strip() == other for one, other in zip(said, wanted, strict=True)], np.float64)
 
-    values = right(after)
-    (_, frequent), *_ = Counter(wanted).most_common(1)
-    low, high = interval(values)
-    score = Score(
+    ((frequent, _),) = Counter(wanted).most_common(1)
+    return mean_score(
+        [question.item for question in questions],
+        right(after),
+        {BASE: right(before), "most frequent response": right([frequent] * len(wanted))},
         group=RESPONSES,
         metric="exact_match",
-        on=f"{texts.name}{OF_RESPONSES}",
-        value=float(values.mean()),
-        low=low,
-        high=high,
+        on=f"{on}{OF_RESPONSES}",
         higher_is_better=True,
-        items=len(questions),
-        baselines={BASE: float(right(before).mean()), "most frequent response": frequent / len(wanted)},
-        split=texts.split,
+        split=TEST,
     )
-    return score, {question.item: value for question, value in zip(questions, values.tolist(), strict=True)}

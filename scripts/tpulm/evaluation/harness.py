@@ -19,7 +19,7 @@ from lm_eval.tasks import TaskManager
 from tpulm.compat import lm_eval as compat
 from tpulm.core.errors import UserError
 from tpulm.core.scores import Score
-from tpulm.evaluation.intervals import interval
+from tpulm.evaluation.item_means import Scored, mean_score
 from tpulm.evaluation.overlap import count_in_training
 from tpulm.specs.harness_tasks import LOCAL, described, relocated
 
@@ -28,7 +28,6 @@ RIGHT_OR_WRONG = ("acc", "acc_norm")
 # A metric for which the harness asks for each answer once more, without the question.
 WITHOUT_CONTEXT = "acc_mutual_info"
 NOT_METRICS = ("name", "alias", "sample_len", "sample_count")
-Found = list[tuple[Score, dict[str, float]]]
 
 
 def results_of(lm: LM, key: str, recipe: Mapping[str, Any], paths: Mapping[str, str], cache: str) -> dict[str, Any]:
@@ -142,7 +141,7 @@ def strings(value: object) -> Iterator[str]:
 
 def scores_of(
     name: str, task: str | None, results: Mapping[str, Any], in_training: Collection[str] | None = None
-) -> Found:
+) -> list[Scored]:
     """Return the scores of a task, one a metric, each with its values by item.
 
     name     of the task in the config; task  in the harness, None for one of the user
@@ -158,7 +157,7 @@ def scores_of(
         return [one for own in tasks for one in scores_of(f"{name}: {own}", own, alone(results, own), in_training)]
     shots = results["n-shot"].get(tasks[0]) or 0
     on = f"{name}, {shots} example{'' if shots == 1 else 's'} shown"
-    found: Found = []
+    found: list[Scored] = []
     for label, value in metrics(total).items():
         metric, _, chosen = label.partition(",")
         samples = {
@@ -169,25 +168,22 @@ def scores_of(
         }
         called = metric if chosen == "none" else f"{metric} ({chosen})"
         if is_mean([sample[metric] for sample in samples.values()], value):
-            score, items = mean_of(results, tasks, metric, called, on, samples)
+            chance, baselines = guesses(results, tasks, metric, list(samples.values()))
+            score, items = mean_score(
+                list(samples),
+                np.array([sample[metric] for sample in samples.values()], np.float64),
+                baselines,
+                group="harness",
+                metric=called,
+                on=on,
+                higher_is_better=higher_is_better(results, tasks, metric),
+                chance=chance,
+            )
         else:
             better = higher_is_better(results, tasks, metric)
             score, items = Score("harness", called, on, value, None, None, better, len(samples)), {}
         found.append((replace(score, in_training_text=count_in_training(samples, in_training)), items))
     return found
-
-
-def mean_of(
-    results: Mapping, tasks: list[str], metric: str, called: str, on: str, samples: Mapping[str, Mapping]
-) -> tuple[Score, dict[str, float]]:
-    """Return the score of a metric that is a mean over items, see `Score`, and its values by item."""
-    items = {item: float(sample[metric]) for item, sample in samples.items()}
-    values = np.array(list(items.values()), np.float64)
-    low, high = interval(values)
-    chance, baselines = guesses(results, tasks, metric, list(samples.values()))
-    better = higher_is_better(results, tasks, metric)
-    value = math.fsum(values) / len(values)
-    return Score("harness", called, on, value, low, high, better, len(items), chance, baselines), items
 
 
 def higher_is_better(results: Mapping, tasks: list[str], metric: str) -> bool:
@@ -227,7 +223,7 @@ def is_mean(values: list, value: float) -> bool:
 
 
 def guesses(results: Mapping, tasks: list[str], metric: str, samples: list[Mapping]) -> tuple[float | None, dict]:
-    """Return the chance of a guess among given answers, and of always giving the commonest one; else None, nothing.
+    """Return the chance of a guess among given answers, and by item whether the commonest one is right; else nothing.
 
     Only where an item is right or wrong. Where every right answer is of the same number, or each has words of its own,
     none is the commonest: the order of the answers says which is right, and no model reads it.
@@ -240,4 +236,6 @@ def guesses(results: Mapping, tasks: list[str], metric: str, samples: list[Mappi
     targets = Counter(str(sample["target"]) for sample in samples)
     if not 1 < len(targets) <= max(given):
         return chance, {}
-    return chance, {"always the commonest answer": max(targets.values()) / len(samples)}
+    commonest = max(targets, key=lambda target: targets[target])
+    right = [str(sample["target"]) == commonest for sample in samples]
+    return chance, {"always the commonest answer": np.array(right, np.float64)}

@@ -6,7 +6,7 @@ import jax
 import keras
 import numpy as np
 
-from tpulm.evaluation.documents import Passage
+from tpulm.evaluation.material import Passage
 from tpulm.evaluation.rows import Batch, CausalVocabulary, Row, batched, causal_rows, costs_of, summed
 from tpulm.models.sharding import Sharded, batch_sharding
 from tpulm.models.token_losses import losses_and_correct

@@ -1,30 +1,14 @@
-"""Minimal pairs: sentences of which a model should find the good one likelier (BLiMP; Warstadt et al. 2020).
+"""Minimal pairs: sentences of which a model should find the good one likelier (BLiMP; Warstadt et al. 2020)."""
 
-A file of pairs is JSON Lines: pairID, phenomenon, sentence_good, sentence_bad.
-"""
-
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tpulm.core.errors import UserError
-from tpulm.core.files import write_text
 from tpulm.corpus.files import import_datasets, load_hub, read_files, read_hub, reason
 from tpulm.corpus.rows import Form, encodable
+from tpulm.evaluation.material import Item, Passage
 
 SENTENCES = ("sentence_good", "sentence_bad")
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A good sentence and a bad one; `item` names the pair within its set."""
-
-    item: str
-    phenomenon: str
-    good: str
-    bad: str
 
 
 class PairForm(Form):
@@ -37,31 +21,14 @@ class PairForm(Form):
         self.columns = {name: name for name in SENTENCES} | {phenomenon: "phenomenon"}
 
     def document(self, place: object, values: Sequence[object]) -> Any:
-        """Return phenomenon, good and bad sentence of a row. Raises UserError for what is no text."""
+        """Return good and bad sentence and phenomenon of a row. Raises UserError for what is no text."""
         for name, value in zip(self.columns, values, strict=True):
             if not isinstance(value, str) or not value.strip():
                 raise UserError(f"{place}: {name} ({self.where}) holds {value!r}; allowed: text.")
-        good, bad, phenomenon = map(encodable, map(str, values))
-        return phenomenon, good, bad
+        return tuple(map(encodable, map(str, values)))
 
 
-def read_pairs(path: str | Path) -> list[Pair]:
-    """Return the pairs of a file that `write_pairs` wrote."""
-    with open(path, encoding="utf-8", newline="\n") as file:  # str.splitlines would also split at U+2028 and others
-        rows = [json.loads(line) for line in file]
-    return [Pair(r["pairID"], r["phenomenon"], r["sentence_good"], r["sentence_bad"]) for r in rows]
-
-
-def write_pairs(path: str | Path, pairs: Iterable[Pair]) -> None:
-    """Write pairs as JSON Lines."""
-    rows = (
-        {"pairID": one.item, "phenomenon": one.phenomenon, "sentence_good": one.good, "sentence_bad": one.bad}
-        for one in pairs
-    )
-    write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-
-
-def fetch_pairs(name: str, recipe: Mapping, files: Sequence[str]) -> Iterator[Pair]:
+def fetch_pairs(name: str, recipe: Mapping, files: Sequence[str]) -> Iterator[Item]:
     """Yield the pairs of a set that the config names, from its files or from a dataset of the hub.
 
     name  of the set; recipe  what the config says of it
@@ -72,8 +39,8 @@ def fetch_pairs(name: str, recipe: Mapping, files: Sequence[str]) -> Iterator[Pa
     form = PairForm(where, recipe)
     rows: Any = read_dataset(where, recipe, form) if "dataset" in recipe else read_files(files, "line", form)
     for batch in rows:
-        for row in batch:
-            yield Pair(str(found), *row)
+        for good, bad, phenomenon in batch:
+            yield Item(name, "", phenomenon, str(found), (Passage.of(good), Passage.of(bad)))
             found += 1
     if not found:
         raise UserError(f"{where} has no pairs; allowed: rows with {', '.join(form.columns)}.")

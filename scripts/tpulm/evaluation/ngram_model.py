@@ -2,15 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tpulm.core.files import atomic_write
-from tpulm.corpus.documents import RESPONSES
-from tpulm.evaluation.documents import Passage, responses_column, text_of
+from tpulm.evaluation.material import Passage
 from tpulm.evaluation.rows import CausalVocabulary, MaskedVocabulary, unknown_nats
 
 ORDER = 5
@@ -151,23 +146,11 @@ def encoded_documents(
     return found
 
 
-def write_costs(
-    path: str | Path,
-    vocabulary: MaskedVocabulary | CausalVocabulary,
-    training: Sequence[np.ndarray],
-    texts: Sequence[Passage],
-) -> None:
-    """Write what each text costs the models of training documents, as Parquet: text, unigram, kneser_ney (nats).
-
-    Where responses are scored, also `responses`; see `documents.passages_of`.
-    """
-    encoded = vocabulary.encode(texts)
+def costs_of(
+    vocabulary: MaskedVocabulary | CausalVocabulary, training: Sequence[np.ndarray], passages: Sequence[Passage]
+) -> dict[str, np.ndarray]:
+    """Return what each passage costs the models of training documents, nats, float64 [passages], by model."""
+    encoded = vocabulary.encode(passages)
     ids, scored, unknown = [one.ids for one in encoded], [one.scored for one in encoded], unknown_nats(encoded)
     models = {"unigram": Unigram, "kneser_ney": KneserNey}
-    columns = {"text": pa.array(map(text_of, texts), pa.string())}
-    if any(own is not None for own in scored):
-        columns[RESPONSES.name] = pa.array(responses_column(texts), RESPONSES.type)
-    for name, model in models.items():
-        columns[name] = pa.array(model(training, vocabulary.size).nats(ids, scored) + unknown, pa.float64())
-    with atomic_write(path) as partial:
-        pq.write_table(pa.table(columns), partial, compression="zstd")
+    return {name: model(training, vocabulary.size).nats(ids, scored) + unknown for name, model in models.items()}

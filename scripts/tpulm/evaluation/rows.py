@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tpulm.core.files import read_json
-from tpulm.evaluation.documents import Passage, responses_of, text_of
+from tpulm.evaluation.material import Passage
 from tpulm.specs.masked_architectures import ARCHITECTURES, JAX_ONLY
 from tpulm.tokenization.causal import completion_mask, load_tokenizer
 from tpulm.tokenization.encoding import template
@@ -44,7 +44,7 @@ class MaskedVocabulary:
     def encode(self, passages: Sequence[Passage]) -> list[Encoded]:
         """Return the tokens of passages, all of which are scored."""
         unknown, found = self.special.get("unk"), []
-        texts = list(map(text_of, passages))
+        texts = [passage.text for passage in passages]
         for text, one in zip(texts, self.tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
             spans = [text[slice(*span)] for token, span in zip(one.ids, one.offsets, strict=True) if token == unknown]
             found.append(Encoded(one.ids, one.word_ids, sum(len(span.encode()) for span in spans)))
@@ -68,11 +68,11 @@ class CausalVocabulary:
 
     def encode(self, passages: Sequence[Passage]) -> list[Encoded]:
         """Return the tokens of passages. Raises UserError where the tokenizer does not say which are of a response."""
-        found = [Encoded(ids, []) for ids in self.ids(list(map(text_of, passages)))]
-        some = [place for place, passage in enumerate(passages) if not isinstance(passage, str)]
-        places = self.tokenizer.places([text_of(passages[place]) for place in some]) if some else []
+        found = [Encoded(ids, []) for ids in self.ids([passage.text for passage in passages])]
+        some = [place for place, passage in enumerate(passages) if not passage.is_whole]
+        places = self.tokenizer.places([passages[place].text for place in some]) if some else []
         for place, own in zip(some, places, strict=True):
-            mask = completion_mask(text_of(passages[place]), own, responses_of(passages[place]))
+            mask = completion_mask(passages[place].text, own, list(passages[place].scored))
             found[place] = replace(found[place], scored=mask[1:-1])
         return found
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from tpulm.core.random_streams import generator
 from tpulm.core.scores import FEWEST, Score, verdict
-from tpulm.evaluation.intervals import interval
+from tpulm.evaluation.item_means import interval
 
 ITEM_COLUMNS = ("score", "item", "value")
 Values = dict[str, float]

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from tpulm.core.random_streams import generator
 from tpulm.core.scores import FEWEST, Score
-from tpulm.evaluation import intervals
+from tpulm.evaluation import item_means
 from tpulm.evaluation.overlap import count_in_training
 from tpulm.specs.label_heads import NUMBER, PRETRAINED, RANDOM
 
@@ -114,7 +114,7 @@ def metrics_of(labels: int) -> Mapping[str, Metric]:
     }
 
 
-def interval(metric: Metric, labels: np.ndarray, predictions: Sequence[np.ndarray]) -> intervals.Limits:
+def interval(metric: Metric, labels: np.ndarray, predictions: Sequence[np.ndarray]) -> item_means.Limits:
     """Return the 95 % interval of the mean of a metric over seeds: percentiles of a bootstrap over examples.
 
     labels  float64 [examples]; predictions  of each seed, the same shape
@@ -126,10 +126,10 @@ def interval(metric: Metric, labels: np.ndarray, predictions: Sequence[np.ndarra
     if count < FEWEST:
         return None, None
     random, found = generator("task scores", count), []
-    for _ in range(intervals.RESAMPLES):
+    for _ in range(item_means.RESAMPLES):
         rows = random.integers(0, count, count)
         found.append(np.mean([metric(labels[rows], one[rows]) for one in predictions]))
-    low, high = np.percentile(found, intervals.LIMITS)
+    low, high = np.percentile(found, item_means.LIMITS)
     return float(low), float(high)
 
 
@@ -166,8 +166,8 @@ def scores_of(
     baselines: pd.DataFrame,
     labels: int,
     in_training: Collection[str] | None = None,
-) -> tuple[list[Score], pd.DataFrame, pd.DataFrame]:
-    """Return the scores of a model, the table of values by item, and that of its chains.
+) -> tuple[list[item_means.Scored], pd.DataFrame]:
+    """Return the scores of a model with their values by item, and the table of its chains.
 
     recipe       metrics, title, predict, selected_on_test
     predictions  see `measured`; baselines  baseline, item, label, prediction: of the test split
@@ -181,21 +181,15 @@ def scores_of(
     selected = chains.loc[chains["selected"], ["weights", "rate", "seed"]]
     test = predictions[predictions["split"] == "test"].merge(selected)
     also = " (development set, which also selects)" if recipe["selected_on_test"] else ""
-    scores, values = [], []
-    for metric in recipe["metrics"]:
-        score, right = score_of(metric, f"{recipe['title']}{also}", test, baselines, recipe["predict"], labels)
-        scores.append(replace(score, in_training_text=count_in_training(right["item"], in_training)))
-        if metric == "accuracy":
-            values.append(right.assign(score=score.name))
-    columns = ["score", "item", "value"]
-    by_item = pd.concat(values)[columns] if values else pd.DataFrame(columns=columns).astype({"value": float})
-    return scores, by_item, chains
+    on, inside = f"{recipe['title']}{also}", count_in_training(dict.fromkeys(test["item"]), in_training)
+    scores = (score_of(metric, on, test, baselines, recipe["predict"], labels) for metric in recipe["metrics"])
+    return [(replace(score, in_training_text=inside), values) for score, values in scores], chains
 
 
 def score_of(
     metric: str, on: str, test: pd.DataFrame, baselines: pd.DataFrame, predict: str, labels: int
-) -> tuple[Score, pd.DataFrame]:
-    """Return the score of a model by a metric, and of each item the share of the seeds that are right.
+) -> item_means.Scored:
+    """Return the score of a model by a metric and, of accuracy, for each item the share of the seeds that are right.
 
     on    what it is measured on, in words
     test  predictions of the selected chains of pretrained and random weights; baselines  of the same items
@@ -233,5 +227,6 @@ def score_of(
         seeds=seeds,
         split="test",
     )
-    right = np.mean([own == truth for own in predicted], axis=0)
-    return score, pd.DataFrame({"item": items.to_numpy(), "value": right})
+    if metric != "accuracy":
+        return score, {}
+    return score, dict(zip(items, np.mean([own == truth for own in predicted], axis=0).tolist(), strict=True))

@@ -1,7 +1,6 @@
-"""What a model is scored on, and its scores: bits per byte of held-out text, and pairs of sentences."""
+"""The scores of a model on items: bits per byte of held-out documents, and accuracy on pairs of sentences."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,100 +11,79 @@ import pyarrow.parquet as pq
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write
-from tpulm.core.scores import KIND, MASKED, OF_TEXT, Score, write_scores
-from tpulm.evaluation.documents import Passage, TextSet, bytes_of, passages_of, read_sample
-from tpulm.evaluation.intervals import interval
-from tpulm.evaluation.minimal_pairs import Pair, read_pairs
+from tpulm.core.scores import KIND, MASKED, OF_TEXT, WHOLE
+from tpulm.evaluation.item_means import Scored, mean_score
+from tpulm.evaluation.material import PASSAGE, Item, Passage, read_items
 from tpulm.evaluation.overlap import count_in_training, items_in_training
+from tpulm.specs.artifacts import OF_RESPONSES
 
 BASELINES = {"unigram": "unigram", "kneser_ney": "5-gram"}
-ITEMS = pa.schema([("score", pa.string()), ("item", pa.string()), ("value", pa.float64())])
 Costs = Mapping[Passage, float]
 
 
 @dataclass(frozen=True)
 class Material:
-    """Texts and pairs that a model is scored on, with what stands beside its scores.
+    """Items that a model is scored on, with what stands beside its scores.
 
-    texts          sets of documents; pairs  sets of pairs, by name
-    baselines      by name: what each text costs a simpler model, nats
-    overlaps       files of find_overlap: which items are in the text that the model was trained on
-    step           of the checkpoint that is scored; None for the model that a run ends with
+    baselines  what each passage costs simpler models, nats, by their names
+    overlaps   files of find_overlap: which items are in the text that the model was trained on
     """
 
-    texts: list[TextSet]
-    pairs: dict[str, list[Pair]]
-    baselines: dict[str, Costs]
+    items: list[Item]
+    baselines: Mapping[str, Costs]
     overlaps: Sequence[str]
-    step: int | None = None
 
     @classmethod
-    def of(cls, inputs: Mapping, recipe: Mapping, kind: str) -> "Material":
-        """Return what a job names: inputs texts, pairs, ngrams, overlaps; recipe documents, step.
+    def of(cls, inputs: Mapping, kind: str, documents: int | None = None) -> "Material":
+        """Return what a job names as inputs: material; ngrams, overlaps, where there are any.
 
-        kind  of the model, masked or causal: masked ones are trained on all tokens
+        kind       of the model, masked or causal: masked ones are trained on all tokens
+        documents  of each split at most, those that were drawn first; all by default
         """
-        texts = [one for path in inputs["texts"] for one in read_sample(path, recipe["documents"])]
-        texts = [one.whole for one in texts] if kind == MASKED else texts
-        baselines: dict[str, dict[Passage, float]] = {name: {} for name in BASELINES.values()}
-        for path in inputs["ngrams"]:
-            columns = pq.read_table(path).to_pydict()
-            for column, name in BASELINES.items():
-                baselines[name] |= dict(zip(passages_of(columns), columns[column], strict=True))
-        return cls(
-            texts,
-            read_sets(inputs["pairs"]),
-            {name: own for name, own in baselines.items() if own},
-            inputs["overlaps"],
-            recipe.get("step"),
-        )
+        drawn: dict[str, list[Item]] = {}
+        for item in (item for path in inputs["material"] for item in read_items(path)):
+            drawn.setdefault(item.set, []).append(item.whole if kind == MASKED else item)
+        items = [item for own in drawn.values() for item in (own[:documents] if own[0].split else own)]
+        rows = [row for path in inputs.get("ngrams", []) for row in pq.read_table(path).to_pylist()]
+        passages = [Passage.of(row["text"], row["scored"]) for row in rows]
+        costs = {name: [row[column] for row in rows] for column, name in BASELINES.items() if rows}
+        baselines = {name: dict(zip(passages, own, strict=True)) for name, own in costs.items()}
+        return cls(items, baselines, inputs.get("overlaps", []))
 
     @property
-    def distinct(self) -> list[Passage]:
-        """Every text that is to be scored, each once."""
-        held_out = [text for one in self.texts for text in one.texts]
-        sentences = [one for pairs in self.pairs.values() for pair in pairs for one in (pair.good, pair.bad)]
-        return list(dict.fromkeys([*held_out, *sentences]))
+    def passages(self) -> list[Passage]:
+        """Every passage that is to be scored, each once."""
+        return list(dict.fromkeys(passage for item in self.items for passage in item.passages))
 
-    def results(self, costs: Costs, kind: str, baselines: Mapping[str, Costs]) -> Iterator[tuple[Score, dict]]:
-        """Yield each score of a model with its value by item.
+    def scored(
+        self, model: str, kind: str, costs: Costs, others: Mapping[str, Costs] | None = None
+    ) -> Iterator[Scored]:
+        """Yield the scores of a model: of each set, and of the pairs of each kind.
 
-        costs   of each text, nats; kind  masked or causal; baselines  of models that stand beside it
-        """
-        beside = {**self.baselines, **baselines}
-        for texts in self.texts:
-            chosen = list(zip(texts.items, texts.texts, strict=True))
-            score, values = bits_per_byte(texts.scored, chosen, costs, beside, kind)
-            found = items_in_training(self.overlaps, texts.name)
-            yield replace(score, split=texts.split, in_training_text=count_in_training(values, found)), values
-        for name, pairs in self.pairs.items():
-            found = items_in_training(self.overlaps, name)
-            score, values = accuracy(name, pairs, costs, beside)
-            yield replace(score, in_training_text=count_in_training(values, found)), values
-            phenomena = defaultdict(list)
-            for pair in pairs:
-                phenomena[pair.phenomenon].append(pair)
-            for phenomenon, some in phenomena.items():
-                score, values = accuracy(f"{name}: {phenomenon}", some, costs, beside)
-                yield replace(score, part=KIND, in_training_text=count_in_training(values, found)), values
-
-    def write(self, output: Mapping, model: str, kind: str, costs: Costs, **baselines: Costs) -> list[Score]:
-        """Write the scores of a model and its values by item; see `results`. Returns the scores.
+        model   such as mlm/tiny; kind  masked or causal; costs  of each passage, nats
+        others  costs of other models beside it, by their names
 
         Raises UserError where a cost is no number, as of weights that have diverged.
         """
+        others = others or {}
         check_costs(model, costs)
-        for name, own in baselines.items():
-            check_costs(f"{model}: its {name.replace('_', ' ')}", own)
-        found = list(self.results(costs, kind, {name.replace("_", " "): own for name, own in baselines.items()}))
-        write_items(output["by_item"], found)
-        scores = [replace(score, step=self.step) for score, _ in found]
-        write_scores(output["scores"], model, kind, scores)
-        return scores
+        for name, own in others.items():
+            check_costs(f"{model}: its {name}", own)
+        beside = {**self.baselines, **others}
+        parts: dict[tuple[str, str], list[Item]] = {}
+        for item in self.items:
+            for part in dict.fromkeys(("", item.kind)):
+                parts.setdefault((item.set, part), []).append(item)
+        for (name, part), items in parts.items():
+            measure = bits_per_byte if items[0].split else accuracy
+            score, values = measure(items, costs, beside, kind)
+            found = count_in_training(values, items_in_training(self.overlaps, name))
+            on = f"{score.on}: {part}" if part else score.on
+            yield replace(score, on=on, part=KIND if part else WHOLE, in_training_text=found), values
 
 
 def check_costs(model: str, costs: Costs) -> None:
-    """Raise UserError where a text costs no finite number of nats; model  such as mlm/tiny."""
+    """Raise UserError where a passage costs no finite number of nats; model  such as mlm/tiny."""
     bad = sum(not math.isfinite(cost) for cost in costs.values())
     if bad:
         raise UserError(
@@ -114,82 +92,54 @@ def check_costs(model: str, costs: Costs) -> None:
         )
 
 
-def read_sets(paths: Sequence[str]) -> dict[str, list[Pair]]:
-    """Return sets of pairs by their names in the config, which their files have."""
-    return {Path(path).stem: read_pairs(path) for path in paths}
+def bits_per_byte(items: Sequence[Item], costs: Costs, beside: Mapping[str, Costs], kind: str) -> Scored:
+    """Return the bits per byte of the documents of a set: the bits of all by the bytes of all.
 
-
-def bits_per_byte(
-    on: str, chosen: list[tuple[str, Passage]], costs: Costs, beside: Mapping[str, Costs], kind: str
-) -> tuple[Score, dict[str, float]]:
-    """Return the bits per byte of documents, and by document its bits by the bytes of a mean document.
-
-    Of documents whose responses are scored, both the bits and the bytes are those of the responses. So the mean over
-    the documents is the bits of all by the bytes of all. A masked model's are no likelihood, and have a name of their
-    own.
+    Both are those of the responses where responses are scored. The values of a masked model are no likelihood, and have
+    a name of their own.
     """
-    sizes = np.array([bytes_of(text) for _, text in chosen], np.float64)
+    passages = [passage for item in items for passage in item.passages]
+    sizes = np.array([passage.bytes for passage in passages], np.float64)
 
     def bits(own: Costs) -> np.ndarray:
-        return np.array([own[text] for _, text in chosen]) / np.log(2)
+        return np.array([own[passage] for passage in passages]) / np.log(2) / sizes
 
-    low, high = interval(bits(costs) / sizes, sizes)
-    score = Score(
+    return mean_score(
+        [item.item for item in items],
+        bits(costs),
+        {name: bits(own) for name, own in beside.items()},
+        sizes,
         group="text",
         metric=OF_TEXT[kind],
-        on=on,
-        value=float(bits(costs).sum() / sizes.sum()),
-        low=low,
-        high=high,
+        on=items[0].set if all(passage.is_whole for passage in passages) else f"{items[0].set}{OF_RESPONSES}",
         higher_is_better=False,
-        items=len(chosen),
-        baselines={name: float(bits(own).sum() / sizes.sum()) for name, own in beside.items()},
+        split=items[0].split,
     )
-    values = bits(costs) / sizes.mean()
-    return score, dict(zip((item for item, _ in chosen), values.tolist(), strict=True))
 
 
-def accuracy(
-    on: str, pairs: Sequence[Pair], costs: Costs, beside: Mapping[str, Costs]
-) -> tuple[Score, dict[str, float]]:
-    """Return the share of pairs whose good sentence is likelier, and 1 or 0 by pair; half where both are as likely."""
+def accuracy(pairs: Sequence[Item], costs: Costs, beside: Mapping[str, Costs], kind: str) -> Scored:
+    """Return the share of pairs whose good sentence is likelier; half where both are as likely."""
 
     def right(own: Costs) -> np.ndarray:
-        margins = np.array([own[pair.bad] - own[pair.good] for pair in pairs])
+        margins = np.array([own[bad] - own[good] for good, bad in (pair.passages for pair in pairs)])
         return np.where(np.abs(margins) < 1e-9, 0.5, margins > 0)
 
-    values = right(costs)
-    low, high = interval(values)
-    score = Score(
+    return mean_score(
+        [pair.item for pair in pairs],
+        right(costs),
+        {name: right(own) for name, own in beside.items()},
         group="pairs",
         metric="accuracy",
-        on=on,
-        value=float(values.mean()),
-        low=low,
-        high=high,
+        on=pairs[0].set,
         higher_is_better=True,
-        items=len(pairs),
         chance=0.5,
-        baselines={name: float(right(own).mean()) for name, own in beside.items()},
     )
-    return score, dict(zip((pair.item for pair in pairs), values.tolist(), strict=True))
 
 
-def write_items(path: str | Path, found: Sequence[tuple[Score, dict[str, float]]]) -> None:
-    """Write the values of scores by item as Parquet: score, item, value."""
-    rows = [
-        {"score": score.name, "item": item, "value": value} for score, values in found for item, value in values.items()
-    ]
+def write_costs(path: str | Path, passages: Sequence[Passage], costs: Mapping[str, np.ndarray]) -> None:
+    """Write what passages cost models, nats, as Parquet: text, scored, a column for each model."""
+    table = pa.Table.from_pylist([passage.row for passage in passages], pa.schema(PASSAGE))
+    for name, nats in costs.items():
+        table = table.append_column(name, pa.array(nats, pa.float64()))
     with atomic_write(path) as partial:
-        pq.write_table(pa.Table.from_pylist(rows, ITEMS), partial, compression="zstd")
-
-
-def in_a_line(scores: Sequence[Score]) -> str:
-    """Return the scores that stand for the others, with what each is to be held against."""
-    said = []
-    for score in scores:
-        if score.leads:
-            beside = ", ".join(f"{name} {value:.3f}" for name, value in score.compared_with.items())
-            metric = score.metric.replace("_", " ")
-            said.append(f"{score.on}: {metric} {score.value:.3f}{f' ({beside})' if beside else ''}")
-    return "; ".join(said)
+        pq.write_table(table, partial, compression="zstd")

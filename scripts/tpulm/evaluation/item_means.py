@@ -1,0 +1,82 @@
+"""Scores that are means over items, with intervals by the bootstrap (Efron 1979), and their files."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tpulm.core.files import atomic_write
+from tpulm.core.random_streams import generator
+from tpulm.core.scores import FEWEST, Score, write_scores
+
+RESAMPLES = 1000
+LIMITS = (2.5, 97.5)  # percentiles
+NORMAL = 1.959964  # of the normal distribution, for the same limits
+AT_ONCE = 1 << 24  # numbers of items that are drawn together
+COLUMNS = pa.schema([("score", pa.string()), ("item", pa.string()), ("value", pa.float64())])
+Limits = tuple[float, float] | tuple[None, None]
+Scored = tuple[Score, Mapping[str, float]]  # a score and its value by item, empty where it is no mean over items
+
+
+def interval(values: np.ndarray, weights: np.ndarray | None = None) -> Limits:
+    """Return the limits of the 95 % percentile interval of a weighted mean, items drawn with replacement.
+
+    values   float64 [items]; weights  of that shape, such as bytes; 1 by default
+
+    None where they are fewer than FEWEST. Where all items are right, or all wrong, so is every resample, and the limits
+    are those of Wilson's interval for a share (1927). The same items in the same order give the same interval.
+    """
+    if len(values) < FEWEST:
+        return None, None
+    if weights is None and values[0] in (0, 1) and np.all(values == values[0]):
+        away = NORMAL**2 / (len(values) + NORMAL**2)
+        return (1 - away, 1.0) if values[0] else (0.0, away)
+    weights = np.ones(len(values)) if weights is None else weights
+    random, means = generator("intervals", len(values)), []
+    rows = max(1, AT_ONCE // len(values))
+    for first in range(0, RESAMPLES, rows):
+        size = min(rows, RESAMPLES - first)
+        drawn = random.multinomial(len(values), np.full(len(values), 1 / len(values)), size)
+        means.append(drawn @ (values * weights) / (drawn @ weights))
+    low, high = np.percentile(np.concatenate(means), LIMITS)
+    return float(low), float(high)
+
+
+def mean_score(
+    items: Sequence[str],
+    values: np.ndarray,
+    baselines: Mapping[str, np.ndarray],
+    weights: np.ndarray | None = None,
+    **fields: Any,
+) -> Scored:
+    """Return the weighted mean of the values of items as a score, with its interval, and what each item adds to it.
+
+    values     float64 [items]; baselines  the values of other models on the same items, by their names
+    weights    float64 [items], such as bytes; 1 by default
+    fields     the other fields of the score
+    """
+    shares = np.ones(len(items)) if weights is None else weights / weights.mean()
+    low, high = interval(values, weights)
+    added = values * shares
+    means = {name: float(np.mean(own * shares)) for name, own in baselines.items()}
+    score = Score(value=float(added.mean()), low=low, high=high, items=len(items), baselines=means, **fields)
+    return score, dict(zip(items, added.tolist(), strict=True))
+
+
+def write_scored(output: Mapping, model: Mapping, kind: str, scored: Iterable[Scored]) -> list[Score]:
+    """Write the scores of a model, and their values by item as Parquet: score, item, value. Returns the scores.
+
+    output  scores, by_item
+    model   its path and, of a checkpoint, step; kind  masked or causal
+    """
+    scored = [(replace(score, step=model.get("step")), values) for score, values in scored]
+    values_by_item = ((score.name, *value) for score, values in scored for value in values.items())
+    rows = [dict(zip(COLUMNS.names, row, strict=True)) for row in values_by_item]
+    with atomic_write(output["by_item"]) as partial:
+        pq.write_table(pa.Table.from_pylist(rows, COLUMNS), partial, compression="zstd")
+    scores = [score for score, _ in scored]
+    write_scores(output["scores"], model["path"], kind, scores)
+    return scores
