@@ -41,7 +41,7 @@ rule keep_run:
     input:
         metrics=lambda w: f"{RUNS[w.chain].folder}/metrics.json",
         state=lambda w: RUNS[w.chain].state,
-        scores=lambda w: [file for file in EVALUATED.files if Path(file).match(f"{w.chain}/scores.json")],
+        scores=lambda w: EVALUATED.of_model(w.chain),
         code=code_inputs("archive/keep_run", "workflow"),
     output:
         "<results>/history/{chain}.json",

@@ -38,7 +38,7 @@ rule write_card:
     """Write the card of an artifact: its data, training, metrics and usage."""
     localrule: True
     input:
-        unpack(lambda w: facts_of(CARDS[w.card])),
+        unpack(lambda w: facts_of(CARDS[w.card], EVALUATED)),
         code=code_inputs("publish/write_card", "data"),
     output:
         "<results>/{card}/README.md",

@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT, write_record
 from page_reader import PLANNED, Page, check_page
 from tpulm.core import accelerators, ledger
-from tpulm.core.scores import KIND, Score, write_scores
+from tpulm.core.scores import KIND, Score, token_scores, write_scores
 from tpulm.report import jobs
 from tpulm.report.curves import POINTS, curves_of, kept, reading
 from tpulm.report.page import SECTIONS, sections, with_keys
@@ -60,8 +60,10 @@ def results(tmp_path) -> Path:
     example = {"dropped": "<script>alert(1)</script> one", "kept": "</script><b>two</b> one"}
     corpus = {"source": "files", "splits": dict.fromkeys(("train", "validation", "test"), split)}
     write(tmp_path, "corpus/corpus.json", corpus | {"near_duplicates": {"examples": [example]}})
-    held = {"loss": 5.8456, "accuracy": 0.125, "perplexity": 345.7, "frequency_loss": 6.27, "predictions": 10}
-    metrics = {"parameters": 694912, "validation": held, "test": held, "steps": 4, "epochs": 0.25}
+    held = {"loss": 5.8456, "accuracy": 0.125, "predictions": 1000}
+    alone = {"token frequencies": {"loss": 6.27}}
+    scores = [score for split in ("validation", "test") for score in token_scores("corpus", split, "all", held, alone)]
+    metrics = {"parameters": 694912, "steps": 4, "epochs": 0.25, "scores": list(map(asdict, scores))}
     write(tmp_path, "mlm/one/metrics.json", metrics)
     rows = [f"{step},{8 / step},{0.001 * step}" for step in range(1, 5)]
     write(tmp_path, "mlm/one/history.csv", "\n".join(["step,loss,learning_rate", *rows, ""]))
@@ -291,19 +293,31 @@ def test_scores_of_before_stand_beside_those_of_today():
     def kept_run(digest, value, items):
         score = Score("text", "bits_per_byte", "English prose", value, value - 0.1, value + 0.1, False, items)
         part = Score("text", "bits_per_byte", "English prose: long", value, None, None, False, items, part=KIND)
-        return {"stage": "mlm", "name": "one", "hash": digest * 64, "scores": [asdict(score), asdict(part)]}
+        run = {"stage": "mlm", "name": "one", "hash": digest * 64, "recipe": {"seed": int(digest)}}
+        loss = {"loss": value + 1, "accuracy": 0.5, "predictions": 100, "frequency_loss": 6.0}
+        metrics = {"parameters": 9, "validation": loss, "test": loss}  # as version 0.2.0 wrote them
+        if digest == "3":
+            others = {"token frequencies": {"loss": 6.0}}
+            metrics = {"scores": [asdict(row) for row in token_scores("corpus", "test", "all", loss, others)]}
+        return run | {"metrics": metrics, "scores": [asdict(score), asdict(part)]}
 
-    runs = [{"stage": "mlm", "name": "one", "hash": "0" * 64}, kept_run("1", 2.5, 40), kept_run("2", 2.25, 50)]
-    kept_runs = {"results/history/mlm/one": [*runs, kept_run("3", 2.125, 50)], "results/history/mlm/gone": runs[1:2]}
+    runs = [kept_run("1", 2.5, 40), kept_run("2", 2.25, 50)]
+    kept_runs = {"results/history/mlm/one": [*runs, kept_run("3", 2.125, 50)], "results/history/mlm/gone": runs[:1]}
     lines = scores_then_and_now(kept_runs, ["mlm/one"]).splitlines()[2:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     name, then = "bits per byte: English prose", "2.5000 [2.4000, 2.6000]"
-    assert cells == [
-        ["mlm", "one 11111111", name, then, "40", "", ""],
-        ["mlm", "one 11111111", name, then, "40", "2.1250", "40 items then, 50 now"],
-        ["mlm", "one 22222222", name, "2.2500 [2.1500, 2.3500]", "50", "2.1250", "-0.1250 better"],
+    assert [row for row in cells if row[3] == name] == [
+        ["mlm", "one 11111111", "", name, then, "40", "", ""],
+        ["mlm", "one 11111111", "seed=1", name, then, "40", "2.1250", "40 items then, 50 now"],
+        ["mlm", "one 22222222", "seed=2", name, "2.2500 [2.1500, 2.3500]", "50", "2.1250", "-0.1250 better"],
     ]
-    assert scores_then_and_now({"results/history/mlm/one": runs[:1]}, []) == ""
+    losses = [row[4:] for row in cells if row[3] == "loss: corpus test"]
+    assert losses == [
+        ["3.5000", "100", "", ""],
+        ["3.5000", "100", "3.1250", "-0.3750"],
+        ["3.2500", "100", "3.1250", "-0.1250"],
+    ]
+    assert scores_then_and_now({"results/history/mlm/one": runs[:1]}, ["mlm/one"]) == ""
 
 
 def test_jobs_are_followed_from_the_files_back_to_the_text(tmp_path, monkeypatch):
@@ -380,7 +394,7 @@ def test_what_only_some_texts_and_runs_have_is_shown(results):
     write(results, "mlm/one/metrics.json", metrics | {"bytes_promised": False})
     write(results, "mlm/asked/metrics.json", metrics | {"parameters": 124_697_433})
     text = told(results)
-    for shown in ("wi&lt;ki", "2.500", "end_marks", ">97<", "c4 sentences", "7,103", "33.3 %", "124,697,433"):
+    for shown in ("wi&lt;ki", "2.500", "end_marks", ">97<", "c4 sentences", "7,103", "33.3 %", "mlm/asked"):
         assert shown in text, shown
     assert "may give other bytes" in text and "dropped: in another" not in text
 

@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from importlib.metadata import version
 
 import loopback_bucket
@@ -15,15 +17,18 @@ import yaml
 from conftest import ROOT, copied, write_yaml
 from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardData, constants
 from loopback_hub import TOKEN
+from tpulm.config.evaluations import Evaluations
 from tpulm.config.outline import Outline
 from tpulm.config.publications import card_recipe, facts_of, publications_of
 from tpulm.config.reading import complete, read_yaml
 from tpulm.core import bucket, job_record, ledger
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
+from tpulm.core.scores import token_scores
 from tpulm.release import publishing
 from tpulm.release.publishing import contents
 from tpulm.report import cards
+from tpulm.report.tables import held_out
 from tpulm.specs.artifacts import CARD, TOKENIZER_FILES
 
 RECIPE = {
@@ -298,38 +303,38 @@ def test_a_model_and_its_checkpoints_go_to_hub_and_bucket(trained, server, stora
     assert of_ours(found.files()) == held(model)
     card = ModelCard.load(workflow / "results/mlm/tiny/model/README.md")
     assert card.data.license == "mit" and {result.metric_type for result in card.data.eval_results} == {
-        "loss", "perplexity", "accuracy",
+        "loss", "accuracy",
     }  # fmt: skip
 
 
 def artifacts_of(workflow, **section):
-    """Return what the config of a workflow can publish, by name, and its outline."""
+    """Return what the config of a workflow can publish, by name, and its evaluations."""
     config = read_yaml(workflow / "config.yaml") | ({"publish": section} if section else {})
     outline = Outline(complete(config, "config.yaml"))
-    return publications_of(outline), outline
+    return publications_of(outline), Evaluations(outline, os.path.exists)
 
 
-def facts(workflow, publication):
+def facts(workflow, publication, evaluations):
     """Return what a card is made of, read."""
 
     def here(path):
         return str(workflow / path.replace("<results>", "results"))
 
-    files = facts_of(publication).items()
+    files = facts_of(publication, evaluations).items()
     return cards.read_facts(
         {name: here(given) if isinstance(given, str) else [*map(here, given)] for name, given in files}
     )
 
 
 def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
-    publications, outline = artifacts_of(trained, hub="me/models", license="apache-2.0")
+    publications, evaluations = artifacts_of(trained, hub="me/models", license="apache-2.0")
     assert list(publications) == [
         "tokenizer", "tfrecords", "tokens/small/corpus/concat-64", "tokens/small/finetune-text/pad-64", "mlm/tiny",
         "base/small", "transformers/base/small", "finetune/python",
     ]  # fmt: skip
     for name, publication in publications.items():
-        known = facts(trained, publication)
-        text = cards.card(card_recipe(publication, outline), known)
+        known = facts(trained, publication, evaluations)
+        text = cards.card(card_recipe(publication, evaluations.outline), known)
         _, head, body = text.split("---\n", 2)
         of, data = (DatasetCard, DatasetCardData) if publication.type == "dataset" else (ModelCard, ModelCardData)
         told = yaml.safe_load(head)
@@ -346,23 +351,25 @@ def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
                 assert f"| {state['step']} | " in body and f" | {evaluation['loss']:.4g} | " in body
             library = "transformers" if name == "mlm/tiny" else "keras"
             assert f"\n- {library} {version(library)}\n" in body
-            test = known["metrics"].get("test") or known["metrics"]["loss"]["finetune_test"]["after"]
+            test = held_out(known["metrics"])["test"]
             results = {
                 (found["dataset"]["split"], metric["type"]): metric["value"]
                 for found in told["model-index"][0]["results"]
                 for metric in found["metrics"]
             }
-            assert results["test", "loss"] == round(test["loss"], 4) and len(results) == 6
+            assert results["test", "loss"] == round(test["loss"], 4) and len(results) == 4
 
 
 def test_a_card_without_a_hub_names_the_folder(trained):
-    publications, outline = artifacts_of(trained)
-    sources = {name: card_recipe(publication, outline)["source"] for name, publication in publications.items()}
+    publications, evaluations = artifacts_of(trained)
+    sources = {
+        name: card_recipe(publication, evaluations.outline)["source"] for name, publication in publications.items()
+    }
     assert sources["mlm/tiny"] == "results/mlm/tiny/model" and sources["base/small"] == "results/base/small/preset"
     tokenizer = publications["tokenizer"]
-    text = cards.card(card_recipe(tokenizer, outline), facts(trained, tokenizer))
+    text = cards.card(card_recipe(tokenizer, evaluations.outline), facts(trained, tokenizer, evaluations))
     assert 'from_pretrained("results/tokenizer")' in text and "license" not in text
-    adapter = card_recipe(publications["finetune/python"], outline)
+    adapter = card_recipe(publications["finetune/python"], evaluations.outline)
     used = cards.adapter_use(adapter)
     assert '"results/finetune/python/adapter.lora.json"' in used and '"results/base/small/preset"' in used
 
@@ -376,10 +383,10 @@ def test_a_card_of_a_model_that_starts_from_another_names_that():
     run |= {"init": origin, "backend": "jax"}
     outline = Outline(complete(config, "config.yaml"))
     recipe = card_recipe(publications_of(outline)["mlm/tiny"], outline)
-    keys = ("loss", "frequency_loss", "perplexity", "accuracy", "predictions")
-    metrics = {"parameters": 9, "verdict": "", **{split: dict.fromkeys(keys, 1) for split in cards.SPLITS}}
+    figures, alone = {"loss": 1.0, "accuracy": 0.5, "predictions": 100}, {"token frequencies": {"loss": 2.0}}
+    metrics = {"parameters": 9, "scores": list(map(asdict, token_scores("corpus", "test", "all", figures, alone)))}
     state = {"best": {"step": 10, "evaluation": {"loss": 1.0}}}
-    facts = {"metrics": metrics, "state": state, "manifest": {"sequence_length": 8}}
+    facts = {"metrics": metrics, "scores": [], "corpus": {}, "state": state, "manifest": {"sequence_length": 8}}
     _, text, _ = cards.model(recipe, facts)
     assert "(9 parameters), trained from FacebookAI/roberta-base on sequences of 8 tokens" in text
 

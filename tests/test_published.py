@@ -1,15 +1,20 @@
 """Figures of published runs beside those of runs that repeat them."""
 
+from dataclasses import asdict
+
 import pytest
 from conftest import ROOT
 from tpulm.config.reading import read_config
 from tpulm.core.errors import UserError
+from tpulm.core.scores import token_scores
 from tpulm.report.published import answers_beside, beside_published, markdown, verdict
 
 pytestmark = pytest.mark.unit
 HISTORY = {"loss": [9.0, 3.0, 1.0], "accuracy": [0.0, 0.25, 0.75]}
 TIMINGS = {"seconds_per_step": [9.0, 0.5, 0.4], "devices": ['{"TPU v3": 8}'] * 3}
-METRICS = {"validation": {"loss": 2.5, "accuracy": 0.5}, "test": {}}
+FIGURES = {"loss": 2.5, "accuracy": 0.5, "predictions": 100}
+SCORES = [score for split in ("validation", "test") for score in token_scores("corpus", split, "all", FIGURES, {})]
+METRICS = {"scores": list(map(asdict, SCORES))}
 MASK = "Return the [MASK] of the list."
 
 

@@ -122,7 +122,7 @@ def test_documents_are_drawn_by_their_seed(tmp_path):
     recipe = {"documents": 20, "characters": 11, "seed": 3}
     assert write_items(tmp_path / "corpus.parquet", draw("corpus", files, recipe)) == 40
     items = read_items(tmp_path / "corpus.parquet")
-    assert [item.set for item in items] == ["corpus validation"] * 20 + ["corpus test"] * 20
+    assert [item.part for item in items] == ["corpus validation"] * 20 + ["corpus test"] * 20
     rows = [int(item.item.rpartition("/")[2]) for item in items]
     assert [item.passages for item in items] == [(Passage.of(texts[row][:11]),) for row in rows]
     assert len(set(rows[:20])) == len(set(rows[20:])) == 20 and rows[:20] != rows[20:]
@@ -198,7 +198,7 @@ def test_generated_responses_are_right_where_they_are_those_of_the_text():
         Passage("8 + 8 = 16 and so on and on", ((8, 27),)),  # cut, perhaps
         Passage.of("plain text"),
     ]
-    items = [Item("finetune-text test", "test", "", str(number), (own,)) for number, own in enumerate(passages)]
+    items = [Item("finetune-text", "test", "", str(number), (own,)) for number, own in enumerate(passages)]
     found = list(questions_of(items, Tokenizer(), 27, 100))
     assert [tuple(one) for one in found] == [
         ("0", "1 + 2 =", " 3"), ("1", "2 + 2 = 4 and 2 + 3 =", " 5"), ("2", "2 + 4 =", " 5"),
@@ -206,7 +206,7 @@ def test_generated_responses_are_right_where_they_are_those_of_the_text():
     assert [one.item for one in questions_of(items, Tokenizer(), 27, 7)] == ["0", "2"]  # that fit
     prompts = [one.prompt for one in found]
     assert generated(lambda batch: [text[:5] for text in batch], prompts, 2) == [prompt[:5] for prompt in prompts]
-    score, values = exact_match("finetune-text test", found, ["", "5", "6"], ["3 ", " 5", "6"])
+    score, values = exact_match("finetune-text", found, ["", "5", "6"], ["3 ", " 5", "6"])
     assert values == {"0": 1, "1": 1, "2": 0} and score.value == pytest.approx(2 / 3) and score.low is None
     assert score.baselines == pytest.approx({"base model": 1 / 3, "most frequent response": 2 / 3})
     assert score.leads and score.on == "finetune-text test, responses"
@@ -368,7 +368,7 @@ def test_characters_that_a_tokenizer_does_not_know_cost_their_bytes(tokenizer):
 
 def test_scores_are_written_with_what_stands_beside_them(tmp_path):
     documents = (("a", "xy"), ("b", "wxyz\u00e9"))
-    items = [Item("corpus test", "test", "", name, (Passage.of(text),)) for name, text in documents]
+    items = [Item("corpus", "test", "", name, (Passage.of(text),)) for name, text in documents]
     items += [pair("0", "one", "g0", "b0"), pair("1", "one", "g1", "b1"), pair("2", "two", "g2", "b2")]
     costs = {"xy": 2.0, "wxyz\u00e9": 4.0, "g0": 1, "b0": 2, "g1": 2, "b1": 1, "g2": 3, "b2": 3}
     nats = {Passage.of(text): cost for text, cost in costs.items()}

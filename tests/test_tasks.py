@@ -309,7 +309,7 @@ LABELS = [0.0, 1.0] * 5
 MAJORITY = pd.DataFrame(
     {"baseline": "majority", "item": [f"{n:06d}" for n in range(10)], "label": LABELS, "prediction": 0.0}
 )
-RECIPE = {"metrics": ["accuracy"], "title": "is it one", "predict": "class", "selected_on_test": False}
+RECIPE = {"task": "one", "metrics": ["accuracy"], "title": "is it one", "predict": "class", "selected_on_test": False}
 
 
 def test_the_rate_is_selected_by_its_mean_over_seeds_on_validation():

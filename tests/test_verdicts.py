@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from tpulm.core.scores import Score
+from tpulm.core.scores import Score, token_scores
 from tpulm.report.sources import Sources
 from tpulm.report.verdicts import verdicts
 from tpulm.training.standing import LITTLE
@@ -15,14 +15,23 @@ pytestmark = pytest.mark.unit
 def score(metric, on, value, width, baselines, group="text", higher=False, items=100):
     """Return a score with an interval of this width to both sides."""
     limits = {"low": value - width, "high": value + width, "higher_is_better": higher, "items": items}
-    return Score(group=group, metric=metric, on=on, value=value, **limits, baselines=baselines, split="test")
+    of = {"set": on.split()[0], "on": on, "split": "test"}
+    return Score(group=group, metric=metric, value=value, **of, **limits, baselines=baselines)
+
+
+def loss(value, baselines, text="corpus", split="test"):
+    """Return a row of metrics.json."""
+    figures = {"loss": value, "accuracy": 0.5, "predictions": 1000}
+    return token_scores(text, split, "all", figures, {name: {"loss": own} for name, own in baselines.items()})[0]
 
 
 @pytest.fixture
 def judged(tmp_path):
     """Return a function that gives the sentence on a run, and whether it is a warning."""
 
-    def judge(stage, figures, scores=(), losses=(5.0, 4.0), train=4.0, characters=1_000_000, made_of=(), others=()):
+    def judge(
+        stage, losses_of_tokens, scores=(), losses=(5.0, 4.0), train=4.0, characters=1_000_000, made_of=(), others=()
+    ):
         files = {"corpus/corpus.json": {"splits": {"train": {"characters": characters}}}}
         for number, loss in enumerate(losses, start=1):
             state = {"step": 100 * number, "stopped_at": None, "evaluation": {"loss": loss}}
@@ -37,7 +46,12 @@ def judged(tmp_path):
         }
         sources.read[f"{stage}/one/history.csv"]["held_out_loss"] = [1.0] * 100 * len(losses)  # between checkpoints
         named = {"stage": stage, "label": f"{stage}/one", "key": f"{stage}.one", "folder": f"{stage}/one"}
-        run = named | {"base": "base/a", "learning_rate": 0.003, "figures": figures}
+        run = named | {
+            "base": "base/a",
+            "learning_rate": 0.003,
+            "figures": {"epochs": 12.0},
+            "losses": losses_of_tokens,
+        }
         every = {f"{stage}/one": scores} | dict(others)
         scores = [{"model": label, "score": one} for label, own in every.items() for one in own]
         *before, verdict = verdicts([*made_of, run], scores, sources)
@@ -48,8 +62,13 @@ def judged(tmp_path):
     return judge
 
 
-def masked(loss):
-    return {"test": {"loss": loss, "frequency_loss": 6.25}, "epochs": 12.0}
+def masked(value):
+    return [loss(value, {"token frequencies": 6.25})]
+
+
+def tuned(before, after, corpus=4.0):
+    base = {"base model": before}
+    return [loss(after, base, "finetune-text"), loss(corpus, {"base model": 4.0}, "corpus", "validation")]
 
 
 def test_a_masked_model_stands_beside_token_frequencies(judged):
@@ -73,7 +92,7 @@ def test_a_causal_model_stands_beside_models_that_count(judged):
     def of(value, characters=1_000_000):
         beside = {"unigram": 2.5, "5-gram": 1.5}
         scores = [score("bits_per_byte", "corpus test", value, 0.05, beside)]
-        return judged("base", {"test": {"loss": 4.0}}, scores, characters=characters)
+        return judged("base", masked(4.0), scores, characters=characters)
 
     assert of(2.48)[0].startswith("No better than token frequencies") and of(2.48)[1]
     said, warning = of(2.0)
@@ -81,17 +100,18 @@ def test_a_causal_model_stands_beside_models_that_count(judged):
     said, warning = of(2.0, characters=LITTLE + 1)
     assert "should be better" in said and warning
     assert of(1.52)[0].startswith("As good as a 5-gram") and of(1.2)[0].startswith("Better than a 5-gram")
-    said, warning = judged("base", {"test": {"loss": 4.0, "frequency_loss": 5.5}})  # without scores
+    said, warning = judged("base", [loss(4.0, {"token frequencies": 5.5})])  # without scores
     assert said.startswith("Better than token frequencies: a loss of 4.00") and "5.50" in said and not warning
-    assert judged("base", {"test": {"loss": 5.5, "frequency_loss": 5.5}})[1]
+    assert judged("base", [loss(5.5, {"token frequencies": 5.5})])[1]
 
 
 def test_a_score_of_few_documents_is_compared_with_nothing(judged):
     """Such as of two test documents: an interval of them means nothing, whatever it says."""
-    figures = {"test": {"loss": 4.0}, "loss": {"finetune_test": {"before": {"loss": 3.0}, "after": {"loss": 4.0}}}}
     for stage, on in (("base", "corpus test"), ("finetune", "finetune-text test")):
         beside = {"unigram": 1.4, "5-gram": 1.4, "base model": 1.4}
-        said, warning = judged(stage, figures, [score("bits_per_byte", on, 1.557, 0.03, beside, items=2)])
+        said, warning = judged(
+            stage, [*tuned(3.0, 4.0), *masked(4.0)], [score("bits_per_byte", on, 1.557, 0.03, beside, items=2)]
+        )
         assert "1.56 bits per byte" in said and "2 documents" in said and "sample_by: paragraph" in said
         assert not warning and "orse than" not in said and "No better" not in said
     for value in (0.1, 0.9):
@@ -99,13 +119,9 @@ def test_a_score_of_few_documents_is_compared_with_nothing(judged):
 
 
 def test_a_finetuned_model_stands_beside_its_base_model(judged):
-    def figures(before, after, corpus=4.0):
-        losses = {"finetune_test": (before, after), "corpus_validation": (4.0, corpus)}
-        return {"loss": {name: {"before": {"loss": a}, "after": {"loss": b}} for name, (a, b) in losses.items()}}
-
-    said, warning = judged("finetune", figures(7.1, 2.8))
+    said, warning = judged("finetune", tuned(7.1, 2.8))
     assert said.startswith("Better than its base model on the finetuning text: 2.80 nats") and not warning
-    said, warning = judged("finetune", figures(7.1, 7.2, 5.0), losses=(7.2, 7.2))
+    said, warning = judged("finetune", tuned(7.1, 7.2, 5.0), losses=(7.2, 7.2))
     assert said.startswith("No better than its base model") and warning and "loss there rose by 25%" in said
     text = score("bits_per_byte", "finetune-text test, responses", 1.6, 0.1, {"base model": 6.5})
 
@@ -113,7 +129,7 @@ def test_a_finetuned_model_stands_beside_its_base_model(judged):
         beside = {"base model": 0.0, "most frequent response": 0.05}
         exact = score("exact_match", "finetune-text test, responses", share, 0.04, beside, "responses", higher=True)
         harness = score("exact_match", "gsm8k", 0.5, 0.1, {}, "harness", higher=True)
-        return judged("finetune", figures(7.1, 2.8), [text, harness, exact], losses=(3.0, 2.0))
+        return judged("finetune", tuned(7.1, 2.8), [text, harness, exact], losses=(3.0, 2.0))
 
     said, warning = answered(0.92)
     assert "1.60 bits per byte, where that has 6.50" in said and "92% of its responses to 100" in said and not warning
@@ -122,44 +138,44 @@ def test_a_finetuned_model_stands_beside_its_base_model(judged):
     assert "More held-out prompts" in answered(0.96)[0]
     said, warning = answered(0.06)
     assert said.startswith("6% of its responses") and "most frequent response" in said and warning
-    said, warning = judged("finetune", figures(7.1, 7.2, 9.0), losses=(7.2, 7.2))
+    said, warning = judged("finetune", tuned(7.1, 7.2, 9.0), losses=(7.2, 7.2))
     assert "forgotten much" in said and "try finetune.one.learning_rate: 0.0003, a tenth of today's" in said and warning
-    assert judged("finetune", figures(7.1, 7.2, 9.0), losses=(7.4, 7.2))[0] == said
-    said = judged("finetune", figures(7.1, 7.2, 9.0), losses=(8.0, 7.2))[0]
+    assert judged("finetune", tuned(7.1, 7.2, 9.0), losses=(7.4, 7.2))[0] == said
+    said = judged("finetune", tuned(7.1, 7.2, 9.0), losses=(8.0, 7.2))[0]
     assert said.endswith("train longer, such as finetune.one.steps: 2000 instead of 200.")
     assert "keep more" not in said  # it has to learn first
-    assert "keep more" not in judged("finetune", figures(7.1, 2.8, 9.0))[0]
-    assert "keep more" in judged("finetune", figures(7.1, 2.8, 9.0), losses=(2.8,))[0]
-    said = judged("finetune", figures(7.1, 2.8, 9.0), losses=(2.8, 2.4, 2.8), train=9.95)[0]
+    assert "keep more" not in judged("finetune", tuned(7.1, 2.8, 9.0))[0]
+    assert "keep more" in judged("finetune", tuned(7.1, 2.8, 9.0), losses=(2.8,))[0]
+    said = judged("finetune", tuned(7.1, 2.8, 9.0), losses=(2.8, 2.4, 2.8), train=9.95)[0]
     assert said.count("learning_rate") == 1  # they have risen again
-    said = judged("finetune", figures(7.1, 2.8, 9.0), losses=(2.81, 2.8))[0]
+    said = judged("finetune", tuned(7.1, 2.8, 9.0), losses=(2.81, 2.8))[0]
     assert "keep more of the corpus, try finetune.one.learning_rate: 0.001, a third of today's" in said
-    assert "keep more" not in judged("finetune", figures(7.1, 2.8, 4.2))[0]
-    said = judged("finetune", figures(7.1, 7.2), losses=(7.2,))[0]  # one checkpoint
+    assert "keep more" not in judged("finetune", tuned(7.1, 2.8, 4.2))[0]
+    said = judged("finetune", tuned(7.1, 7.2), losses=(7.2,))[0]  # one checkpoint
     assert said.endswith("finetune.one.steps: 1000 instead of 100, with finetune.one.checkpoint_every: 100.")
     ngram = score("bits_per_byte", "finetune-text test", 2.4, 0.1, {"base model": 3.5, "5-gram": 1.26})
-    said = judged("finetune", figures(7.1, 2.8), [ngram])[0]
+    said = judged("finetune", tuned(7.1, 2.8), [ngram])[0]
     assert "but worse than a 5-gram model of it: 2.40 bits per byte, " in said
     assert "where the base model has 3.50 and the 5-gram model 1.26." in said
 
 
 def test_a_model_comes_after_what_it_is_made_of(judged):
-    losses = {"finetune_test": {"before": {"loss": 7.1}, "after": {"loss": 2.8}}}
-    base = {"stage": "base", "label": "base/a", "key": "base.a", "folder": "base/a", "figures": masked(4.0)}
-    assert "First" not in judged("finetune", {"loss": losses}, made_of=[base])[0]
+    losses, figures = [loss(2.8, {"base model": 7.1}, "finetune-text")], {"figures": {"epochs": 12.0}}
+    base = {"stage": "base", "label": "base/a", "key": "base.a", "folder": "base/a", "losses": masked(4.0)} | figures
+    assert "First" not in judged("finetune", losses, made_of=[base])[0]
     beside = {"base model": 0.0, "most frequent response": 0.05}
     for share, left in ((1.0, True), (0.5, False)):
         right = score("exact_match", "finetune-text test, responses", share, 0.0, beside, "responses", higher=True)
-        judged("finetune", {"loss": losses}, [right], made_of=[base])
+        judged("finetune", losses, [right], made_of=[base])
         assert ("Leave it as it is: finetune/one is made from it" in judged.before[0]) == left
-    base |= {"stage": "mlm", "figures": masked(6.3)}  # what has a warning
-    said = judged("finetune", {"loss": losses}, made_of=[base])[0]
+    base |= {"stage": "mlm", "losses": masked(6.3)}  # what has a warning
+    said = judged("finetune", losses, made_of=[base])[0]
     assert "First improve base/a, which it is made from. The val" in said
     good = {"stage": "finetune", "label": "finetune/good", "key": "finetune.good", "folder": "finetune/good"}
-    good |= {"base": "base/a", "learning_rate": 0.003, "figures": {"loss": losses}}
+    good |= {"base": "base/a", "learning_rate": 0.003, "losses": losses} | figures
     wrong = score("exact_match", "finetune-text test, responses", 0.5, 0.1, beside, "responses", higher=True)
     right = score("exact_match", "finetune-text test, responses", 1.0, 0.0, beside, "responses", higher=True)
-    said = judged("finetune", {"loss": losses}, [wrong], made_of=[base, good], others={"finetune/good": [right]})[0]
+    said = judged("finetune", losses, [wrong], made_of=[base, good], others={"finetune/good": [right]})[0]
     assert "First" not in said and "Leave it as it is: finetune/good is made from it" in judged.before[0]
 
 

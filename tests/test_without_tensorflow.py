@@ -8,6 +8,7 @@ import warm
 from conftest import Workflow, copied, outside
 from kills import edited
 from tpulm.config.reading import read_yaml
+from tpulm.core.scores import scores_in
 
 THEIRS = """
 import json, sys
@@ -74,9 +75,12 @@ def test_the_answers_are_those_of_the_pipeline(on_jax, by_tensorflow):
 def test_the_metrics_are_those_of_tensorflow(on_jax, by_tensorflow):
     found = json.loads((on_jax / "results/mlm/tiny/metrics.json").read_text())
     assert found["parameters"] == by_tensorflow["parameters"]
+    ours = {(score.split, score.metric): score for score in scores_in(found)}
     for split, figures in by_tensorflow["figures"].items():
-        assert {key: found[split][key] for key in figures} == pytest.approx(figures, rel=1e-5)
-        assert found[split]["frequency_loss"] > 3.5
+        for metric in ("loss", "accuracy"):
+            assert ours[split, metric].value == pytest.approx(figures[metric], rel=1e-5)
+        assert ours[split, "loss"].items == figures["predictions"]
+        assert ours[split, "loss"].baselines["token frequencies"] > 3.5
 
 
 def test_tensorflow_measures_asks_and_scores_without_jax(trained, tmp_path):

@@ -7,7 +7,6 @@ which takes minutes. What a model learns takes the shipped config.
 import csv
 import hashlib
 import json
-import math
 import os
 import re
 import subprocess
@@ -22,7 +21,7 @@ from kills import edited
 from safetensors.numpy import load_file
 from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config, read_yaml
-from tpulm.core.scores import read_scores
+from tpulm.core.scores import find_scores, read_scores, scores_in
 from tpulm.specs.artifacts import SPLITS
 
 
@@ -189,24 +188,22 @@ def test_tensorflow_reads_every_shard_and_finds_the_tokenizers_output(ready, con
         assert start == len(texts)
 
 
-def test_perplexity_is_that_of_the_loss(ready, config):
-    for run in config["mlm"]["runs"]:
-        metrics = load(ready / f"results/mlm/{run}/metrics.json")
-        for split in ("validation", "test"):
-            figures = metrics[split]
-            assert math.isclose(figures["perplexity"], math.exp(figures["loss"]), rel_tol=1e-6)
-
-
-def test_metrics_say_of_which_kind_they_are(ready, config):
-    """And the file that they name for the bits per byte has those, under that name."""
+def test_metrics_are_scores_of_tokens(ready, config):
+    """Beside those of a model without context, or of the base model."""
     for run in Outline(config).runs.values():
-        folder = ready / "results" / run.path
-        said = load(folder / "metrics.json")["measured_as"]
-        assert said["kind"] == ("masked" if run.stage == "mlm" else "causal")
-        in_bytes = said["bits_per_byte"]
-        assert in_bytes["metric"] == ("pseudo_bits_per_byte" if run.stage == "mlm" else "bits_per_byte")
-        model, scores = read_scores(ready / "results" / in_bytes["file"])
-        assert model["kind"] == said["kind"] and in_bytes["metric"] in {score.metric for score in scores}
+        head, scores = read_scores(ready / "results" / run.path / "metrics.json")
+        assert head["model"] == run.path and head["kind"] == ("masked" if run.stage == "mlm" else "causal")
+        losses = {(score.set, score.split): score for score in scores if score.metric == "loss"}
+        text = "finetune-text" if run.stage == "finetune" else "corpus"
+        others = {("corpus", "validation")} if run.stage == "finetune" else set()
+        assert set(losses) == {(text, "validation"), (text, "test")} | others
+        baseline = "base model" if run.stage == "finetune" else "token frequencies"
+        for score in scores:
+            assert score.group == "tokens" and score.items > 0
+            assert set(score.baselines) == ({baseline} if score.metric == "loss" or run.stage == "finetune" else set())
+        # The checkpoint that is selected by this loss.
+        best = load(ready / "results" / run.path / f"checkpoints/{run.segment_ends[-1]:08d}/state.json")["best"]
+        assert losses[text, "validation"].value == pytest.approx(best["evaluation"]["loss"], rel=1e-3)
 
 
 def test_history_has_every_step_and_its_scheduled_rate(ready, config):
@@ -267,9 +264,8 @@ def test_finetuning_taught_python(finished):
     """The shipped config trains for minutes."""
     metrics = load(finished / "results/finetune/python/metrics.json")
     assert metrics["trainable_share"] < 0.05
-    for text in ("finetune_validation", "finetune_test"):
-        loss = metrics["loss"][text]
-        assert loss["after"]["loss"] < 0.7 * loss["before"]["loss"]
+    losses = list(find_scores(scores_in(metrics), set="finetune-text", metric="loss"))
+    assert len(losses) == 2 and all(loss.value < 0.7 * loss.baselines["base model"] for loss in losses)
     prompts = load(finished / "results/finetune/python/generations.json")["prompts"]
     before, after = (marks_of_python([text for item in prompts for text in item[when]]) for when in ("before", "after"))
     assert after >= 5 * before and after > 0.1

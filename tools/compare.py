@@ -43,10 +43,10 @@ def peak(schedule: Mapping) -> float:
     return schedule["cosine"]["peak"] if "cosine" in schedule else max(rate for _, rate in schedule["knots"])
 
 
-def texts_of(folder: Path) -> dict[str, str]:
-    """Return the fingerprint of each split of the texts, by what scores are measured on, such as `corpus test`."""
+def texts_of(folder: Path) -> dict[tuple[str, str | None], str]:
+    """Return the fingerprint of each split of the texts, by the name of the text and the split."""
     return {
-        f"{path.parent.name} {split}": facts["fingerprint"]
+        (path.parent.name, split): facts["fingerprint"]
         for path in folder.glob("*/corpus.json")
         for split, facts in read_json(path)["splits"].items()
     }
@@ -59,8 +59,7 @@ def scores_of(folder: Path, model: str) -> Iterator[tuple[str, list[str]]]:
         for score in read_scores(path)[1]:
             if score.leads and score.step is None:
                 name, value = in_words(score)
-                text = next((found for on, found in texts.items() if score.on.startswith(on)), "")
-                yield text, [name, str(folder / model), value, str(score.items)]
+                yield texts.get((score.set, score.split), ""), [name, str(folder / model), value, str(score.items)]
 
 
 def table_of_scores(rows: list[tuple[str, list[str]]]) -> Iterator[str]:

@@ -4,25 +4,24 @@ input.base                preset folder
 input.records             manifest.json of the records that it was trained on; its URL, if they are in a bucket
 input.counts              NumPy array: how often its training text has each token, for frequency_loss
 input.state               JSON of the chain's last checkpoint, which names the best
-output                    JSON: best_step, steps, epochs, parameters; per split predicted (tokens: all, or
-                          responses), loss (nats per token), accuracy, perplexity, predictions and
-                          frequency_loss (nats per token), see tpulm.records.token_counts; verdict, these in words;
-                          measured_as, of which kind they are; attention, its implementation in training, where an
-                          accelerator could have several; with determinism: steps that, and bytes_promised: false
+output                    JSON, see tpulm.core.scores: loss and accuracy of both splits, the loss beside that by token
+                          frequencies (see tpulm.records.token_counts); best_step, steps, epochs, parameters; attention,
+                          its implementation in training, where an accelerator could have several; with determinism:
+                          steps that, and bytes_promised: false
 params.recipe             batch_size, microbatches, precision, mesh, cpu_threads, host_device_count; determinism, where
                           it is steps
 """
 
 import numpy as np
-from tpulm.core.files import read_json, write_json
+from tpulm.core.files import read_json
 from tpulm.core.job import job
-from tpulm.core.scores import CAUSAL, measured_as
+from tpulm.core.scores import CAUSAL, FREQUENCIES, LOSS, token_scores, write_scores
 from tpulm.records.causal_batches import held_out_batches, predicted, predicted_ids
 from tpulm.records.reader import open_records, read_manifest
 from tpulm.records.token_counts import loss_of_frequencies
+from tpulm.specs.artifacts import HELD_OUT
 from tpulm.specs.training_step import ModelSpec, promised
 from tpulm.training import runtime
-from tpulm.training.standing import standing_of_base
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
@@ -43,17 +42,15 @@ with job(snakemake.log[0], f"base {run}") as say:
     model, distribution = open_model(spec)
     evaluator = Evaluator(model, distribution, causal_lm)
     state = read_json(snakemake.input.state)
-    metrics = {"best_step": state["best"]["step"], "parameters": count(model.variables)}
-    metrics |= measured_as(CAUSAL, f"base/{run}")
-    metrics |= trained_for(state, manifest) | promised(recipe) | how_trained(state)
-    trained = np.load(snakemake.input.counts)
-    for split in ("validation", "test"):
+    facts = {"best_step": state["best"]["step"], "parameters": count(model.variables)}
+    facts |= trained_for(state, manifest) | promised(recipe) | how_trained(state)
+    trained, scores = np.load(snakemake.input.counts), []
+    for split in HELD_OUT:
         records = open_records(snakemake.input.records, split)
         batches = list(held_out_batches(records, recipe))
         counts = np.bincount(np.concatenate([*map(predicted_ids, batches)]), minlength=len(trained))
-        alone = {"frequency_loss": loss_of_frequencies(counts, trained)}
-        metrics[split] = {"predicted": predicted(records)} | evaluator(batches) | alone
-        figures = metrics[split]
-        say(f"{split} loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.3f}")
-    metrics["verdict"] = standing_of_base(metrics)[0]
-    write_json(snakemake.output[0], metrics)
+        alone = {LOSS: loss_of_frequencies(counts, trained)}
+        scores += token_scores("corpus", split, predicted(records), evaluator(batches), {FREQUENCIES: alone})
+    write_scores(snakemake.output[0], f"base/{run}", CAUSAL, scores, **facts)
+    for score in scores:
+        say(str(score))

@@ -5,11 +5,10 @@ input.best                           the best checkpoint's tuned variables
 input.records                        manifest.json of the records of finetune.text; its URL, if they are in a bucket
 input.corpus_records                 the same of the records of the corpus
 input.state                          JSON of the chain's last checkpoint, which names the best
-output.metrics                       JSON: best_step, steps, epochs, parameters; on each text predicted (tokens: all, or
-                                     responses), and before and after loss (nats per token), accuracy, perplexity,
-                                     predictions; verdict, these in words; measured_as, of which kind they are;
-                                     attention, its implementation in training, where an accelerator could have several;
-                                     with determinism: steps that, and bytes_promised: false
+output.metrics                       JSON, see tpulm.core.scores: loss and accuracy on each text, beside those of the
+                                     base model; best_step, steps, epochs, parameters; attention, its implementation in
+                                     training, where an accelerator could have several; with determinism: steps that,
+                                     and bytes_promised: false
 output.partitioning                  JSON: mesh, and for each variable shape, layout, bytes on a device
 params.recipe                        batch_size, microbatches, method and keys of LoRA, seed, precision, mesh,
                                      layout, cpu_threads, host_device_count; determinism, where it is steps
@@ -18,12 +17,11 @@ params.recipe                        batch_size, microbatches, method and keys o
 from tpulm.core.arrays import load_arrays
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
-from tpulm.core.scores import CAUSAL, measured_as
+from tpulm.core.scores import BASE, CAUSAL, token_scores, write_scores
 from tpulm.records.causal_batches import held_out_batches, predicted
 from tpulm.records.reader import open_records
 from tpulm.specs.training_step import ModelSpec, promised
 from tpulm.training import runtime
-from tpulm.training.standing import standing_of_tuned
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
@@ -39,9 +37,9 @@ with job(snakemake.log[0], f"finetune {run}") as say:
 
     tuning, corpus = snakemake.input.records, snakemake.input.corpus_records
     texts = {
-        "finetune_validation": open_records(tuning, "validation"),
-        "finetune_test": open_records(tuning, "test"),
-        "corpus_validation": open_records(corpus, "validation"),
+        ("finetune-text", "validation"): open_records(tuning, "validation"),
+        ("finetune-text", "test"): open_records(tuning, "test"),
+        ("corpus", "validation"): open_records(corpus, "validation"),
     }
     # A model that tells documents apart reads records without segment ids as any other does.
     packings = [records.manifest["packing"] for records in texts.values()]
@@ -53,29 +51,18 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     best = snakemake.input.best
     assign(model.trainable_variables, load_arrays(best), best)
     after = {name: evaluator(held_out_batches(records, recipe)) for name, records in texts.items()}
-    for name in texts:
-        say(f"{name} loss {before[name]['loss']:.4f} before, {after[name]['loss']:.4f} after")
-
+    scores = [
+        score
+        for name, records in texts.items()
+        for score in token_scores(*name, predicted(records), after[name], {BASE: before[name]})
+    ]
     state = read_json(snakemake.input.state)
     trainable, total = count(model.trainable_variables), count(model.variables)
-    losses = {
-        name: {"predicted": predicted(records), "before": before[name], "after": after[name]}
-        for name, records in texts.items()
-    }
-    write_json(
-        snakemake.output.metrics,
-        {
-            "best_step": state["best"]["step"],
-            **trained_for(state, texts["finetune_validation"].manifest),
-            "trainable_parameters": trainable,
-            "total_parameters": total,
-            "trainable_share": trainable / total,
-            "loss": losses,
-            "verdict": standing_of_tuned({"loss": losses})[0],
-            **measured_as(CAUSAL, f"finetune/{run}"),
-            **promised(recipe),
-            **how_trained(state),
-        },
-    )
+    facts = {"trainable_parameters": trainable, "total_parameters": total, "trainable_share": trainable / total}
+    facts |= {"best_step": state["best"]["step"]} | promised(recipe) | how_trained(state)
+    facts |= trained_for(state, texts["finetune-text", "validation"].manifest)
+    write_scores(snakemake.output.metrics, f"finetune/{run}", CAUSAL, scores, **facts)
+    for score in scores:
+        say(str(score))
     mesh = {axis: size for axis, size in distribution.sizes.items()}
     write_json(snakemake.output.partitioning, {"mesh": mesh, "variables": sharding.partitioning(model, distribution)})

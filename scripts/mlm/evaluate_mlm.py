@@ -5,11 +5,10 @@ input.counts                NumPy array: how often the training split has each t
 input.model                 a Hugging Face model folder
 input.state                 JSON of the chain's last checkpoint, which says by what it was trained; none for a
                             pretrained model
-output                      JSON: parameters; steps and epochs of what was trained here; measured_as, of which kind
-                            the figures are, see tpulm.core.scores; attention, its implementation in training, where an
-                            accelerator could have several; determinism, where it is steps, and bytes_promised: false;
-                            validation and test, each loss (nats per masked token), accuracy, perplexity, predictions,
-                            frequency_loss (nats: see tpulm.records.token_counts); verdict, these in words
+output                      JSON, see tpulm.core.scores: loss and accuracy of both splits, beside those by token
+                            frequencies (see tpulm.records.token_counts); parameters; steps and epochs of what was
+                            trained here; attention, its implementation in training, where an accelerator could have
+                            several; determinism, where it is steps, and bytes_promised: false
 params.recipe               backend; cpu_threads, where there is no accelerator; determinism, where it is steps; with
                             backend jax also batch_size, microbatches, mesh, layout, host_device_count
 """
@@ -18,15 +17,15 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from tpulm.core.files import read_json, write_json
+from tpulm.core.files import read_json
 from tpulm.core.job import job
-from tpulm.core.scores import MASKED, measured_as
+from tpulm.core.scores import FREQUENCIES, LOSS, MASKED, token_scores, write_scores
 from tpulm.records.masked_batches import EVALUATION_MASKING, ordinary_ids
 from tpulm.records.reader import open_records, read_manifest
 from tpulm.records.token_counts import count_tokens, maskable_ids, masked_loss
+from tpulm.specs.artifacts import HELD_OUT
 from tpulm.specs.training_step import promised
 from tpulm.training.checkpoint import how_trained, trained_for
-from tpulm.training.standing import standing_of_masked
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 folder = Path(snakemake.input.model[0]).parent
@@ -62,20 +61,17 @@ with job(snakemake.log[0], f"mlm {run}") as say:
             """Return the figures on records."""
             return evaluator(evaluation_batches(records, most))
 
-    metrics = {"parameters": parameters} | measured_as(MASKED, f"mlm/{run}") | promised(recipe)
+    facts = {"parameters": parameters} | promised(recipe)
     if snakemake.input.state:
         state = read_json(snakemake.input.state)
-        metrics |= trained_for(state, manifest) | how_trained(state)
-    trained = np.load(snakemake.input.counts)
+        facts |= trained_for(state, manifest) | how_trained(state)
+    trained, scores = np.load(snakemake.input.counts), []
     ordinary = ordinary_ids(len(trained), tuple(manifest["special_ids"].values()))
-    for split in ("validation", "test"):
+    for split in HELD_OUT:
         records = open_records(snakemake.input.records, split)
         counts = count_tokens(records, maskable_ids)
-        alone = masked_loss(counts[ordinary], trained[ordinary], EVALUATION_MASKING)
-        figures = metrics[split] = measure(records) | {"frequency_loss": alone}
-        say(
-            f"{split}: loss {figures['loss']:.4f} (by token frequencies {figures['frequency_loss']:.4f}), "
-            f"accuracy {figures['accuracy']:.3f}, perplexity {figures['perplexity']:.1f}"
-        )
-    metrics["verdict"] = standing_of_masked(metrics)[0]
-    write_json(snakemake.output[0], metrics)
+        alone = {LOSS: masked_loss(counts[ordinary], trained[ordinary], EVALUATION_MASKING)}
+        scores += token_scores("corpus", split, "all", measure(records), {FREQUENCIES: alone})
+    write_scores(snakemake.output[0], f"mlm/{run}", MASKED, scores, **facts)
+    for score in scores:
+        say(str(score))

@@ -21,7 +21,7 @@ with job(snakemake.log[0], f"{wildcards.searched}, {wildcards.collection}") as s
 
     name, sets = wildcards.searched.rpartition("/")[2], {}
     for item in (item for path in inputs.get("material", []) for item in read_items(path)):
-        items, texts = sets.setdefault(item.set, ([], []))
+        items, texts = sets.setdefault(item.part, ([], []))
         items.append(item.item)
         texts.append(item.passages[0].text)
     for path in inputs.get("test", []):

@@ -1,7 +1,7 @@
 """Describe an artifact in a card, README.md: its data, procedure and figures, and how to use it.
 
-input            the JSON and CSV files that tpulm.config.publications.facts_of names: metrics, corpus, manifest, state,
-                 history, timings, states, those that there are of the artifact
+input            JSON and CSV files that tpulm.config.publications.facts_of names: metrics, scores, corpus, manifest,
+                 state, history, timings, states, those that there are of the artifact
 output           Markdown, with the metadata of the Hugging Face Hub in its head
 params.recipe    what tpulm.config.publications.card_recipe takes of the config
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 from tpulm.core.files import read_json
 from tpulm.core.job import job
 from tpulm.report.published import markdown as markdown_of_published
-from tpulm.report.tables import compared, earlier, markdown, scores_then_and_now
+from tpulm.report.tables import scores_then_and_now
 
 with job(snakemake.log[0], "compare") as say:
     lines = Path(snakemake.input.table).read_text(encoding="utf-8").splitlines()
@@ -25,13 +25,8 @@ with job(snakemake.log[0], "compare") as say:
         for line in markdown_of_published(read_json(path)).splitlines():
             say(line)
     kept = {path.removesuffix(".json"): read_json(path) for path in snakemake.input.history}
-    groups, metrics = earlier(kept, snakemake.params.recipe["current"])
-    if groups:
-        say("earlier runs, by the hash of the last state.json:")
-    for line in markdown(compared(groups, metrics)).splitlines():
-        say(line)
     table = scores_then_and_now(kept, snakemake.params.recipe["current"])
     if table:
-        say("their scores, and those of the current run of the same name:")
+        say("scores of earlier runs, by the hash of the last state.json, and of the current run of the same name:")
     for line in table.splitlines():
         say(line)

@@ -7,8 +7,8 @@ input.overlaps        JSON of find_overlap, one for each text that the model was
 output.scores         JSON, see tpulm.core.scores
 output.by_item        Parquet: score, item, value; of the scores that are a mean over items
 output.chains         CSV: a row for each chain: weights, rate, seed, metrics on both splits, selected (its rate)
-params.recipe         path of the model, step of a checkpoint; metrics, title, predict; selected_on_test, whether the
-                      validation split is the test split
+params.recipe         path of the model, step of a checkpoint; task, its name; metrics, title, predict;
+                      selected_on_test, whether the validation split is the test split
 """
 
 import pandas as pd

@@ -189,6 +189,10 @@ class Evaluations:
         found = [file for scores in self.all for file in scores.files]
         return found + responses + [mark for chain in self.tuned.values() for mark in chain.pruned]
 
+    def of_model(self, path: str) -> list[str]:
+        """Return every file of scores of the model that a run ends with."""
+        return [file for file in self.files if file.endswith(f"/{path}/{FILES[0]}")]
+
     def sampling_of(self, collection: str) -> dict:
         """Return how documents of a text are drawn: as many as any model is scored on.
 

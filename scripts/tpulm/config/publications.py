@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tpulm.config.evaluations import Evaluations
 from tpulm.config.outline import Outline, Run, checkpoint_period
 from tpulm.config.record_sets import RecordSet
 from tpulm.core.errors import UserError, describe
@@ -280,7 +281,7 @@ TRAINING_KEYS = (
 )
 
 
-def facts_of(publication: Publication) -> dict[str, str | list[str]]:
+def facts_of(publication: Publication, evaluations: Evaluations) -> dict[str, str | list[str]]:
     """Return the files that a card is made of, by name."""
     if publication.kind == "tokenizer":
         return {"metrics": "<results>/tokenizer/metrics.json", "corpus": "<results>/corpus/corpus.json"}
@@ -296,6 +297,7 @@ def facts_of(publication: Publication) -> dict[str, str | list[str]]:
         found |= {name: f"{run.folder}/{file}" for name, file in SEGMENT_FILES.items()}
         found |= {"metrics": f"{run.folder}/metrics.json", "state": run.state}
         found["states"] = run.in_every_checkpoint(CHECKPOINT_FILES["state"])
+        found["scores"] = evaluations.of_model(run.path)
     return found
 
 

@@ -1,11 +1,12 @@
 """Scores of a model: what evaluations write, and what `compare` and the report read."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tpulm.core.files import read_json, write_json
+from tpulm.specs.artifacts import HELD_OUT, OF_RESPONSES
 
 # Which items of a set a score is of: all, or those of one kind.
 WHOLE, KIND = "whole", "kind"
@@ -18,14 +19,11 @@ LOSSES = {
     CAUSAL: "negative log-likelihood of a token, given those before it",
 }
 OF_TEXT = {MASKED: PSEUDO_BITS_PER_BYTE, CAUSAL: BITS_PER_BYTE}
-LIKELIHOODS = {
-    # Kauf and Ivanova 2023: a token is masked together with the rest of its word.
-    MASKED: "pseudo-log-likelihood, within_word_l2r",
-    CAUSAL: "log-likelihood, exact",
-}
-# What stands beside a score: a guess, and the model that a finetuned one is made from.
-CHANCE, BASE = "chance", "base model"
-RESPONSES = "responses"  # the group of what generated responses are worth
+# Baselines: a guess, the model that a finetuned one is made from, and a model that knows only how often tokens occur.
+CHANCE, BASE, FREQUENCIES = "chance", "base model", "token frequencies"
+# Groups of scores: of predicted tokens of records, and of generated responses.
+TOKENS, RESPONSES = "tokens", "responses"
+LOSS, ACCURACY = "loss", "accuracy"
 BETTER, LEVEL, WORSE, FEW = "better", "level", "worse", "too few items"
 # Items from which on a score has an interval and is compared. With 20, the percentiles of a bootstrap are 9 % narrower
 # than Student's t, with 2 they are 89 % narrower (Hesterberg 2015, "narrowness bias").
@@ -36,9 +34,10 @@ FEWEST = 20
 class Score:
     """One number that says how good a model is, with what it is to be held against.
 
-    group             text, pairs, responses, task or harness
-    metric            such as bits_per_byte or accuracy
-    on                what it was measured on, in words that a reader of the report understands
+    group             tokens, text, pairs, responses, task or harness
+    metric            such as loss (nats per predicted token), bits_per_byte or accuracy
+    set               name of the text, of the pairs or of the task
+    on                what of the set it was measured on, in words that a reader of the report understands
     value             mean over the items, and over the seeds where there are several
     low, high         limits of its 95 % interval; None where it has none, such as with fewer than FEWEST items
     higher_is_better  the direction
@@ -68,6 +67,7 @@ class Score:
     part: str = WHOLE
     split: str | None = None
     in_training_text: int | None = None
+    set: str = ""
 
     @property
     def name(self) -> str:
@@ -103,13 +103,36 @@ class Score:
         return FEW if self.few else verdict(self.value, other, self.higher_is_better, self.low, self.high)
 
 
-def measured_as(kind: str, model: str) -> dict[str, Any]:
-    """Return what metrics.json says of its figures: of which kind they are, and where bits per byte of text are.
+def token_scores(
+    text: str, split: str, predicted: str, figures: Mapping, baselines: Mapping[str, Mapping[str, float]]
+) -> list[Score]:
+    """Return the loss and the accuracy on the predicted tokens of a split as scores.
 
-    model  such as mlm/tiny: its scores have them, if the config asks for them, in a file below results/
+    text, split  of the records; predicted  ALL tokens or RESPONSES
+    figures      loss (nats per token), accuracy, predictions
+    baselines    figures of simpler models on the same tokens, by the name of the model
     """
-    in_bytes = {"metric": OF_TEXT[kind], "of": LIKELIHOODS[kind], "file": f"evaluation/{model}/scores.json"}
-    return {"measured_as": {"kind": kind, "loss": LOSSES[kind], "perplexity": "exp(loss)", "bits_per_byte": in_bytes}}
+    return [
+        Score(
+            group=TOKENS,
+            metric=metric,
+            set=text,
+            on=f"{text} {split}{OF_RESPONSES if predicted == RESPONSES else ''}",
+            value=figures[metric],
+            low=None,
+            high=None,
+            higher_is_better=metric == ACCURACY,
+            items=int(figures["predictions"]),
+            baselines={name: own[metric] for name, own in baselines.items() if metric in own},
+            split=split,
+        )
+        for metric in (LOSS, ACCURACY)
+    ]
+
+
+def find_scores(scores: Iterable[Score], **fields: Any) -> Iterator[Score]:
+    """Yield the scores whose fields have these values."""
+    return (score for score in scores if all(getattr(score, key) == value for key, value in fields.items()))
 
 
 def verdict(value: float, other: float, higher_is_better: bool, low: float | None, high: float | None) -> str:
@@ -123,12 +146,28 @@ def verdict(value: float, other: float, higher_is_better: bool, low: float | Non
     return BETTER if (value > other) == higher_is_better else WORSE
 
 
-def write_scores(path: str | Path, model: str, kind: str, scores: Iterable[Score]) -> None:
-    """Write the scores of a model, such as mlm/tiny, of a kind: masked or causal."""
-    write_json(path, {"model": model, "kind": kind, "scores": [asdict(score) for score in scores]})
+def write_scores(path: str | Path, model: str, kind: str, scores: Iterable[Score], **facts: Any) -> None:
+    """Write the scores of a model, such as mlm/tiny, of a kind: masked or causal; facts  what else is known of it."""
+    head = {"model": model, "kind": kind, **facts}
+    write_json(path, head | {"scores": [asdict(score) for score in scores]})
 
 
 def read_scores(path: str | Path) -> tuple[dict[str, Any], list[Score]]:
-    """Return a file's `model` and `kind`, and its scores."""
+    """Return what a file says of its model, `model` and `kind` among it, and its scores."""
     found = read_json(path)
-    return {"model": found["model"], "kind": found["kind"]}, [Score(**score) for score in found["scores"]]
+    return {key: value for key, value in found.items() if key != "scores"}, scores_in(found)
+
+
+def scores_in(content: Mapping[str, Any]) -> list[Score]:
+    """Return the scores of the content of a file, also of a metrics.json of version 0.2.0."""
+    if "scores" in content:
+        return [Score(**score) for score in content["scores"]]
+    texts = content.get("loss") or {f"corpus_{split}": {"after": content[split]} for split in HELD_OUT}
+    found = []
+    for name, figures in texts.items():
+        text, _, split = name.replace("finetune_", "finetune-text_").rpartition("_")
+        alone = {FREQUENCIES: {LOSS: figures["after"].get("frequency_loss")}}
+        others = {BASE: figures["before"]} if "before" in figures else alone
+        predicted = figures.get("predicted", figures["after"].get("predicted", "all"))
+        found += token_scores(text, split, predicted, figures["after"], others)
+    return found

@@ -58,10 +58,10 @@ def generated(generate: Callable[[list[str]], list[str]], prompts: Sequence[str]
     return [text for batch in batches for text in generate(batch)][: len(prompts)]
 
 
-def exact_match(on: str, questions: Sequence[Question], before: Sequence[str], after: Sequence[str]) -> Scored:
+def exact_match(text: str, questions: Sequence[Question], before: Sequence[str], after: Sequence[str]) -> Scored:
     """Return the share of responses that are those of the text, but for the space around them.
 
-    on             the set that the questions are of
+    text           whose test split the questions are of
     before, after  what the base model and the finetuned model generate
 
     Beside them stands the response that is the most frequent one among the questions, given to all of them.
@@ -78,7 +78,8 @@ def exact_match(on: str, questions: Sequence[Question], before: Sequence[str], a
         {BASE: right(before), "most frequent response": right([frequent] * len(wanted))},
         group=RESPONSES,
         metric="exact_match",
-        on=f"{on}{OF_RESPONSES}",
+        set=text,
+        on=f"{text} {TEST}{OF_RESPONSES}",
         higher_is_better=True,
         split=TEST,
     )

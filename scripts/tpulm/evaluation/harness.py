@@ -175,13 +175,14 @@ def scores_of(
                 baselines,
                 group="harness",
                 metric=called,
+                set=name,
                 on=on,
                 higher_is_better=higher_is_better(results, tasks, metric),
                 chance=chance,
             )
         else:
             better = higher_is_better(results, tasks, metric)
-            score, items = Score("harness", called, on, value, None, None, better, len(samples)), {}
+            score, items = Score("harness", called, on, value, None, None, better, len(samples), set=name), {}
         found.append((replace(score, in_training_text=count_in_training(samples, in_training)), items))
     return found
 

@@ -56,7 +56,7 @@ class Passage(NamedTuple):
 class Item(NamedTuple):
     """A document, which has one passage, or a pair, which has two: the good sentence and the bad one.
 
-    set    what it is scored with, such as `corpus test`; item  its name within the set
+    set    name of a text or of a set of pairs; item  its name within the set
     split  of a document, "" for a pair; kind  what a pair is about, "" for a document
     """
 
@@ -65,6 +65,11 @@ class Item(NamedTuple):
     kind: str
     item: str
     passages: tuple[Passage, ...]
+
+    @property
+    def part(self) -> str:
+        """The part of its set that it is scored with: `corpus test`, or all pairs."""
+        return f"{self.set} {self.split}".strip()
 
     @property
     def whole(self) -> "Item":
@@ -105,7 +110,7 @@ def draw(collection: str, files: Mapping[str, Sequence[str]], recipe: Mapping) -
         for row, text, responses in zip(rows, texts, spans, strict=True):
             passage = Passage.of(text, responses).beginning(recipe["characters"])
             if passage.bytes:  # where a response begins later, nothing is scored
-                yield Item(f"{collection} {split}", split, "", f"{collection}/{split}/{row}", (passage,))
+                yield Item(collection, split, "", f"{collection}/{split}/{row}", (passage,))
 
 
 def read_in_order(files: Sequence[str], rows: np.ndarray, column: str) -> list:

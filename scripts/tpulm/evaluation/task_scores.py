@@ -169,7 +169,7 @@ def scores_of(
 ) -> tuple[list[item_means.Scored], pd.DataFrame]:
     """Return the scores of a model with their values by item, and the table of its chains.
 
-    recipe       metrics, title, predict, selected_on_test
+    recipe       task, its name; metrics, title, predict, selected_on_test
     predictions  see `measured`; baselines  baseline, item, label, prediction: of the test split
     labels       how many there are; 0 where a number is predicted
     in_training  test examples in the text that the model was trained on, see `items_in_training`
@@ -182,16 +182,17 @@ def scores_of(
     test = predictions[predictions["split"] == "test"].merge(selected)
     also = " (development set, which also selects)" if recipe["selected_on_test"] else ""
     on, inside = f"{recipe['title']}{also}", count_in_training(dict.fromkeys(test["item"]), in_training)
-    scores = (score_of(metric, on, test, baselines, recipe["predict"], labels) for metric in recipe["metrics"])
+    task, predict = recipe["task"], recipe["predict"]
+    scores = (score_of(metric, task, on, test, baselines, predict, labels) for metric in recipe["metrics"])
     return [(replace(score, in_training_text=inside), values) for score, values in scores], chains
 
 
 def score_of(
-    metric: str, on: str, test: pd.DataFrame, baselines: pd.DataFrame, predict: str, labels: int
+    metric: str, task: str, on: str, test: pd.DataFrame, baselines: pd.DataFrame, predict: str, labels: int
 ) -> item_means.Scored:
     """Return the score of a model by a metric and, of accuracy, for each item the share of the seeds that are right.
 
-    on    what it is measured on, in words
+    task  its name; on  what it is measured on, in words
     test  predictions of the selected chains of pretrained and random weights; baselines  of the same items
     """
 
@@ -216,6 +217,7 @@ def score_of(
     score = Score(
         group="task",
         metric=metric,
+        set=task,
         on=on,
         value=float(np.mean(seeds)),
         low=low,

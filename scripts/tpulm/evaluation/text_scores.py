@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write
-from tpulm.core.scores import KIND, MASKED, OF_TEXT, WHOLE
+from tpulm.core.scores import KIND, MASKED, OF_TEXT
 from tpulm.evaluation.item_means import Scored, mean_score
 from tpulm.evaluation.material import PASSAGE, Item, Passage, read_items
 from tpulm.evaluation.overlap import count_in_training, items_in_training
@@ -42,7 +42,7 @@ class Material:
         """
         drawn: dict[str, list[Item]] = {}
         for item in (item for path in inputs["material"] for item in read_items(path)):
-            drawn.setdefault(item.set, []).append(item.whole if kind == MASKED else item)
+            drawn.setdefault(item.part, []).append(item.whole if kind == MASKED else item)
         items = [item for own in drawn.values() for item in (own[:documents] if own[0].split else own)]
         rows = [row for path in inputs.get("ngrams", []) for row in pq.read_table(path).to_pylist()]
         passages = [Passage.of(row["text"], row["scored"]) for row in rows]
@@ -72,14 +72,15 @@ class Material:
         beside = {**self.baselines, **others}
         parts: dict[tuple[str, str], list[Item]] = {}
         for item in self.items:
-            for part in dict.fromkeys(("", item.kind)):
-                parts.setdefault((item.set, part), []).append(item)
-        for (name, part), items in parts.items():
+            for kind_of_pair in dict.fromkeys(("", item.kind)):
+                parts.setdefault((item.part, kind_of_pair), []).append(item)
+        for (name, kind_of_pair), items in parts.items():
             measure = bits_per_byte if items[0].split else accuracy
             score, values = measure(items, costs, beside, kind)
             found = count_in_training(values, items_in_training(self.overlaps, name))
-            on = f"{score.on}: {part}" if part else score.on
-            yield replace(score, on=on, part=KIND if part else WHOLE, in_training_text=found), values
+            if kind_of_pair:
+                score = replace(score, on=f"{score.on}: {kind_of_pair}", part=KIND)
+            yield replace(score, in_training_text=found), values
 
 
 def check_costs(model: str, costs: Costs) -> None:
@@ -111,7 +112,8 @@ def bits_per_byte(items: Sequence[Item], costs: Costs, beside: Mapping[str, Cost
         sizes,
         group="text",
         metric=OF_TEXT[kind],
-        on=items[0].set if all(passage.is_whole for passage in passages) else f"{items[0].set}{OF_RESPONSES}",
+        set=items[0].set,
+        on=items[0].part if all(passage.is_whole for passage in passages) else f"{items[0].part}{OF_RESPONSES}",
         higher_is_better=False,
         split=items[0].split,
     )
@@ -130,6 +132,7 @@ def accuracy(pairs: Sequence[Item], costs: Costs, beside: Mapping[str, Costs], k
         {name: right(own) for name, own in beside.items()},
         group="pairs",
         metric="accuracy",
+        set=pairs[0].set,
         on=pairs[0].set,
         higher_is_better=True,
         chance=0.5,

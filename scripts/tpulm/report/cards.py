@@ -8,7 +8,7 @@ The metadata are written by huggingface_hub, whose classes name the fields that 
 """
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
@@ -16,8 +16,10 @@ from typing import Any
 
 from tpulm.core.devices import in_words
 from tpulm.core.files import read_json
+from tpulm.core.scores import WHOLE, Score, find_scores, scores_in
 from tpulm.report.sources import source_of
 from tpulm.training.checkpoint import trained_for
+from tpulm.training.standing import STANDINGS
 
 # How an artifact is used, by its kind. `{source}` and so on are keys of the recipe.
 USES = {
@@ -56,7 +58,6 @@ print(generate("The beginning of a text", max_new_tokens=64))""",
 LIBRARIES = {"adapter": "peft", "preset": "keras-hub"}  # as the hub calls them; transformers loads the others
 TAGS = {"tokenizer": ["tokenizer"], "records": ["tfrecord"], "adapter": ["lora", "keras"]}
 FRAMEWORKS = {"tensorflow": "transformers and TensorFlow", "jax": "Keras and JAX"}
-SPLITS = ("validation", "test")
 ELSEWHERE = {"source": "TFRecord files"}  # in the place of a corpus, of records that were made elsewhere
 
 
@@ -106,20 +107,19 @@ def metadata(recipe: Mapping, facts: Mapping) -> str:
         text = (datasets or [facts["corpus"].get("source", "several sources")])[0]
         fields["eval_results"] = [
             EvalResult(
-                fields["pipeline_tag"], text, f"{name} text", metric, round(found[metric], 4), dataset_split=split
+                fields["pipeline_tag"], text, f"{name} text", score.metric, round(score.value, 4),
+                dataset_split=score.split,
             )
-            for split, found in measured(facts["metrics"]).items()
-            for metric in ("loss", "perplexity", "accuracy")
-        ]
+            for score in trained_on(scores_in(facts["metrics"]))
+        ]  # fmt: skip
     fields |= {"base_model": recipe["base"]["hub"]} if "base" in recipe else {}
     library = LIBRARIES.get(kind, "transformers")
     return ModelCardData(model_name=name, library_name=library, datasets=datasets or None, **fields).to_yaml()
 
 
-def measured(metrics: Mapping) -> dict[str, Mapping]:
-    """Return the figures of a model on its own text, by split."""
-    tuned = metrics.get("loss", {})
-    return {split: tuned[f"finetune_{split}"]["after"] if tuned else metrics[split] for split in SPLITS}
+def trained_on(scores: Sequence[Score]) -> list[Score]:
+    """Return the scores of a model on the text that it was trained on: the one that is first."""
+    return list(find_scores(scores, set=scores[0].set))
 
 
 def use(recipe: Mapping) -> str:
@@ -212,12 +212,6 @@ def model(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
             f"{metrics['total_parameters']:,} parameters were trained, on sequences of {length} tokens."
         )
         note = "The corpus is the text of the base model and shows what was forgotten."
-        columns = ["text", "tokens", "loss before", "loss after", "accuracy before", "accuracy after"]
-        rows = [
-            [name.replace("_", ", "), loss["predicted"], loss["before"]["loss"], loss["after"]["loss"]]
-            + [loss["before"]["accuracy"], loss["after"]["accuracy"]]
-            for name, loss in metrics["loss"].items()
-        ]
     else:
         # A masked model that starts from another one takes its architecture from there.
         kind = f"{recipe['model']['architecture']}, " if "model" in recipe else ""
@@ -229,13 +223,18 @@ def model(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
         note = "By token frequencies: the loss of a model that knows nothing else" + (
             ", and sees what masking leaves in place or replaces." if masked else "."
         )
-        keys = ("loss", "frequency_loss", "perplexity", "accuracy", "predictions")
-        columns = ["split", "loss", "by token frequencies", *keys[2:]]
-        rows = [[split, *(metrics[split][key] for key in keys)] for split in SPLITS]
     unit = "masked token" if masked else "token, on held-out text"
+    scores = [score for content in (metrics, *facts["scores"]) for score in scores_in(content)]
+    rows = []
+    for score in (score for score in scores if score.part == WHOLE):
+        baselines = ", ".join(f"{name} {shown(value)}" for name, value in score.compared_with.items())
+        interval = "" if score.low is None else f"{shown(score.low)} to {shown(score.high)}"
+        rows.append([score.on, score.metric.replace("_", " "), score.value, interval, baselines, score.items])
+    characters = facts["corpus"].get("splits", {}).get("train", {}).get("characters")
+    said, _ = STANDINGS["mlm" if masked else "finetune" if "base" in recipe else "base"](scores, characters)
     figures = (
-        f"{metrics['verdict']}\n\nLoss in nats per {unit}. {note} The checkpoint was selected on validation; test is "
-        f"only reported.\n\n{table(columns, rows)}"
+        f"{said}\n\nLoss in nats per {unit}. {note} The checkpoint was selected on validation; test is only reported."
+        f"\n\n{table(['measured on', 'measure', 'value', '95 % interval', 'baselines', 'items'], rows)}"
     )
     return "Model", f"{text} {best(state)}", figures
 

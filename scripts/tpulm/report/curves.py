@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tpulm.core import live_metrics
-from tpulm.core.scores import BASE, BETTER, FEW, LEVEL, WHOLE, WORSE, Score
+from tpulm.core.scores import BASE, BETTER, FEW, LEVEL, WHOLE, WORSE, Score, scores_in
 from tpulm.report.charts import NUMBER
 from tpulm.report.sources import Sources, columns_of
 from tpulm.specs.artifacts import CHECKPOINT_FILES, SEGMENT_FILES
@@ -144,6 +144,17 @@ def scores_of(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[
             score = replace(score, baselines={BASE: before} | score.baselines)
         rows.append({"model": model, "file": file, "score": score, "says": reading(score)})
     return rows
+
+
+def losses_of(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
+    """Return the scores on tokens of all models, in the order of the runs, as `scores_of` returns the others."""
+    files = [run["metrics"] for run in runs if run["figures"]]
+    files += [file for file in sources.names("mlm/*/metrics.json") if file not in files]  # of models from elsewhere
+    return [
+        {"model": str(Path(file).parent), "file": file, "score": score, "says": reading(score)}
+        for file in files
+        for score in scores_in(sources.json(file))
+    ]
 
 
 def reading(score: Score) -> str:

@@ -9,18 +9,17 @@ from statistics import median
 from typing import Any
 
 from tpulm.core.experiments import directory_option
-from tpulm.core.scores import verdict
+from tpulm.core.scores import scores_in
 from tpulm.report import charts
-from tpulm.report.curves import curves_of, first_measures, leading, over_tokens, scores_of
+from tpulm.report.curves import curves_of, first_measures, leading, losses_of, over_tokens, scores_of
 from tpulm.report.jobs import PAUSE
 from tpulm.report.sources import Sources, devices_of
 from tpulm.report.tables import HEAD, name_of, notes_of, rows_of, show, title_of
 from tpulm.report.verdicts import verdicts
-from tpulm.specs.artifacts import CHECKPOINT_FILES
+from tpulm.specs.artifacts import CHECKPOINT_FILES, TRAINED_ON
 
 KINDS = {"mlm": "a masked language model", "base": "a causal language model", "finetune": "a finetuned model"}
 PUBLISHED = "compare/published.json"
-METRIC = {"loss": "nats per token", "masked": "nats per masked token"}
 
 
 def described(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:
@@ -38,6 +37,7 @@ def described(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any
                 "timings": timings,
                 "files": [file for file in (metrics, state, timings) if file in sources],
                 "figures": figures,
+                "losses": scores_in(figures) if figures else [],
                 "state": sources.json(state) or {},
                 "parameters": figures.get("parameters", figures.get("total_parameters")),
                 "seconds": middle(measured.get("seconds_per_step")),
@@ -87,7 +87,7 @@ def pick(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def quality(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
-    """Return all scores, and the metrics of each stage."""
+    """Return all scores, those on tokens apart."""
     scores = scores_of(runs, sources)
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for row in filter(leading, scores):
@@ -119,22 +119,12 @@ def quality(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
         }
         for (_, metric, on), rows in groups.items()
     ]
-    # Not only those of runs: models from elsewhere are measured, too.
-    masked = [
-        {"name": file.split("/")[1], "metrics": file, "figures": sources.json(file)}
-        for file in sources.names("mlm/*/metrics.json")
-    ]
-    stages = {
-        stage: [run for run in runs if run["stage"] == stage and run["figures"]] for stage in ("base", "finetune")
-    }
     return {
         "charts": found,
         "over_tokens": over_tokens(runs, sources),
         "scores": scores,
         "files": list(dict.fromkeys(row["file"] for row in scores)),
-        "masked": masked,
-        "base": stages["base"],
-        "tuned": stages["finetune"],
+        "losses": losses_of(runs, sources),
         "published": sources.json(PUBLISHED) or [],
         "published_file": PUBLISHED,
     }
@@ -159,37 +149,34 @@ def best_of(runs: list[dict[str, Any]], sources: Sources) -> list[dict[str, Any]
     rows = []
     labels = {run["label"]: number for number, run in enumerate(runs)}
     leaders = first_measures(filter(leading, scores_of(runs, sources)))
+    scored = {row["model"] for row in leaders}
+    texts = {run["label"]: TRAINED_ON[run["stage"]] for run in runs}
+    leaders += [
+        row
+        for row in first_measures(filter(leading, losses_of(runs, sources)))
+        if row["model"] not in scored and row["score"].set == texts.get(row["model"])
+    ]
     for row in sorted(leaders, key=lambda row: labels.get(row["model"], len(labels))):
         score = row["score"]
         baselines = sorted(score.compared_with.items(), key=lambda item: item[1], reverse=score.higher_is_better)
         which, value = baselines[0] if baselines else ("", None)
-        shown = best_row(row["model"], score.on, score.metric, score.value, value, which, row["file"])
-        limits = {"low": score.low, "high": score.high, "items": score.items}
-        rows.append(shown | limits | {"verdict": "" if value is None else score.beside(value)})
-    for run in runs:
-        if not run["figures"] or any(row["model"] == run["label"] for row in rows):
-            continue
-        on, metric, before, which = "corpus", METRIC["loss"], None, ""
-        if run["stage"] == "finetune":
-            on, which = "finetuning text", "its base model"
-            value, before = (run["figures"]["loss"]["finetune_test"][when]["loss"] for when in ("after", "before"))
-        else:
-            value = run["figures"]["test"]["loss"]
-            before, which = run["figures"]["test"]["frequency_loss"], "token frequencies"
-        if run["stage"] == "mlm":
-            metric = METRIC["masked"]
-        row = best_row(run["label"], on, metric, value, before, which, run["metrics"])
-        rows.append(row | {"verdict": "" if before is None else verdict(value, before, False, None, None)})
+        rows.append(
+            {
+                "model": row["model"],
+                "file": row["file"],
+                "on": score.on,
+                "metric": score.metric.replace("_", " "),
+                "value": score.value,
+                "low": score.low,
+                "high": score.high,
+                "items": score.items,
+                "baseline": value,
+                "which": which,
+                "change": score.value / value - 1 if value else None,
+                "verdict": "" if value is None else score.beside(value),
+            }
+        )
     return rows
-
-
-def best_row(
-    model: str, on: str, metric: str, value: float, baseline: float | None, which: str, file: str
-) -> dict[str, Any]:
-    """Return a row of the first table, without an interval."""
-    row = {"model": model, "on": on, "metric": metric.replace("_", " "), "value": value, "file": file}
-    change = None if not baseline else value / baseline - 1
-    return row | {"baseline": baseline, "which": which, "change": change, "low": None, "high": None, "items": None}
 
 
 def compared(sources: Sources) -> dict[str, Any]:

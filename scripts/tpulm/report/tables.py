@@ -5,18 +5,21 @@ import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tpulm.core.scores import Score
+from tpulm.core.scores import Score, find_scores, scores_in
 from tpulm.specs.recipes import differing
 
 SPLITS = ("validation", "test")
 FIGURES = ("loss", "accuracy")
 
 
-def held_out(metrics: dict) -> dict[str, dict[str, float]]:
-    """Return the figures of the held-out splits of any run's metrics.json; of a finetuned model, after finetuning."""
-    if "loss" in metrics:
-        return {split: metrics["loss"][f"finetune_{split}"]["after"] for split in SPLITS}
-    return {split: metrics[split] for split in SPLITS}
+def held_out(metrics: Mapping) -> dict[str, dict[str, float]]:
+    """Return loss and accuracy of the held-out splits of the content of metrics.json, on the text of the training."""
+    scores = scores_in(metrics)
+    text = scores[0].set
+    return {
+        split: {name: next(find_scores(scores, set=text, split=split, metric=name)).value for name in FIGURES}
+        for split in SPLITS
+    }
 
 
 def compared(groups: Sequence[dict[str, Any]], metrics: Sequence[dict]) -> list[dict[str, Any]]:
@@ -31,7 +34,7 @@ def compared(groups: Sequence[dict[str, Any]], metrics: Sequence[dict]) -> list[
     for group in groups:
         figures, left = [held_out(found) for found in left[: group["runs"]]], left[group["runs"] :]
         row = {"stage": group["stage"], "run": group["name"], "seeds": group["runs"]}
-        row["settings"] = " ".join(f"{key}={value}" for key, value in group["settings"].items())
+        row["settings"] = settings_in_words(group["settings"])
         for split in SPLITS:
             for name in FIGURES:
                 values = [found[split][name] for found in figures]
@@ -39,6 +42,11 @@ def compared(groups: Sequence[dict[str, Any]], metrics: Sequence[dict]) -> list[
                 row[f"{split}_{name}_std"] = round(statistics.stdev(values), 9) if len(values) > 1 else ""
         rows.append(row)
     return rows
+
+
+def settings_in_words(settings: Mapping[str, Any]) -> str:
+    """Return keys of a config with their values, in a line."""
+    return " ".join(f"{key}={value}" for key, value in settings.items())
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
@@ -94,22 +102,6 @@ def table_of_tests(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(parts)
 
 
-def earlier(kept: Mapping[str, Sequence[dict]], current: Collection[str]) -> tuple[list[dict[str, Any]], list[dict]]:
-    """Return the groups, and metrics, that `compared` takes of earlier runs: each is a group by itself.
-
-    kept     what is kept of the runs of each file, whose path ends in the run's folder below results/
-    current  the folders of the runs that the config names: of these the last one that is kept is no earlier one
-    """
-    groups, metrics = [], []
-    for path, runs in sorted(kept.items()):
-        settings = differing([run["recipe"] for run in runs])
-        before, _ = then_and_now(path, runs, current)
-        for run, differ in zip(before, settings, strict=False):
-            groups.append({"stage": run["stage"], "name": named(run), "runs": 1, "settings": differ})
-            metrics.append(run["metrics"])
-    return groups, metrics
-
-
 def then_and_now(path: str, runs: Sequence[dict], current: Collection[str]) -> tuple[Sequence[dict], dict | None]:
     """Return what is kept of earlier runs, and of the last one where it is the run that the config names."""
     if any(path.endswith(f"/{folder}") for folder in current):
@@ -125,34 +117,37 @@ def named(run: Mapping[str, Any]) -> str:
 def scores_then_and_now(kept: Mapping[str, Sequence[dict]], current: Collection[str]) -> str:
     """Return the scores of earlier runs as a table of Markdown, beside those of today; empty where none are kept.
 
-    kept, current  as of `earlier`
+    kept     what is kept of the runs of each file, whose path ends in the run's folder below results/
+    current  the folders of the runs that the config names: of these the last one that is kept is no earlier one
     """
-    cells = [["stage", "run", "score", "then, 95 %", "items", "now", "difference"]]
+    cells = [["stage", "run", "settings", "score", "then, 95 %", "items", "now", "difference"]]
     for path, runs in sorted(kept.items()):
         before, now = then_and_now(path, runs, current)
-        for run in before:
-            cells += rows_of_scores(run, now or {})
+        for run, settings in zip(before, differing([run["recipe"] for run in runs]), strict=False):
+            cells += rows_of_scores(run, settings, now)
     return aligned(cells) if len(cells) > 1 else ""
 
 
-def rows_of_scores(run: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[list[str]]:
+def rows_of_scores(run: Mapping[str, Any], settings: Mapping, now: Mapping[str, Any] | None) -> Iterator[list[str]]:
     """Yield a row for each score of an earlier run; a difference only where as many items were scored.
 
-    now  what is kept of the run that the config names, or nothing
+    settings  how its recipe differs from those of the others of its name
+    now       what is kept of the run that the config names, or nothing
     """
-    today = {score.name: score for score in measured(now)}
+    today = {score.name: score for score in measured(now)} if now else {}
     for score in measured(run):
         if not score.leads:
             continue
-        row = [run["stage"], named(run), *in_words(score), str(score.items)]
+        row = [run["stage"], named(run), settings_in_words(settings), *in_words(score), str(score.items)]
         other = today.get(score.name)
         if other is None:
             yield [*row, "", ""]
         elif other.items != score.items:
             yield [*row, f"{other.value:.4f}", f"{score.items} items then, {other.items} now"]
         else:
-            gain = other.value - score.value
-            yield [*row, f"{other.value:.4f}", f"{gain:+.4f} {other.beside(score.value)}" if gain else "0"]
+            gain, judged = other.value - score.value, other.few or other.low is not None
+            said = f"{gain:+.4f} {other.beside(score.value) if judged else ''}".strip()
+            yield [*row, f"{other.value:.4f}", said if gain else "0"]
 
 
 def in_words(score: Score) -> tuple[str, str]:
@@ -163,7 +158,7 @@ def in_words(score: Score) -> tuple[str, str]:
 
 def measured(run: Mapping[str, Any]) -> list[Score]:
     """Return the scores of the model that a run ended with."""
-    found = [Score(**score) for score in run.get("scores", [])]
+    found = scores_in(run["metrics"]) + scores_in({"scores": run.get("scores", [])})
     return [score for score in found if score.step is None]
 
 

@@ -70,9 +70,8 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
     corpus = sources.json("corpus/corpus.json") or {"splits": {"train": {}}}
     judged, good = [], defaultdict(list)  # by base model, what is good of what is made from it
     for run in (one for one in runs if one["figures"]):
-        own = [row["score"] for row in scores if row["model"] == run["label"] and row["score"].leads]
-        characters = corpus["splits"]["train"].get("characters")
-        said, warning = STANDINGS[run["stage"]](run["figures"], own, characters)
+        own = [row["score"] for row in scores if row["model"] == run["label"]]
+        said, warning = STANDINGS[run["stage"]](own + run["losses"], corpus["splits"]["train"].get("characters"))
         what = advice(course_of(run, sources), warning, run)
         responses = None if warning else next((score for score in own if score.group == RESPONSES), None)
         if responses and not responses.few and (responses.high or responses.value) >= RIGHT:
@@ -161,7 +160,7 @@ FEWER = {
 
 def keeping(run: Mapping[str, Any]) -> str:
     """Return what a finetuning that has forgotten can change, the least of the changes."""
-    if run["stage"] != "finetune" or forgotten(run["figures"]) <= FORGOTTEN:
+    if run["stage"] != "finetune" or forgotten(run["losses"]) <= FORGOTTEN:
         return ""
     return f"If it has to keep more of the corpus, try {lower(run, 3, 'a third')}: it then learns more slowly."
 
@@ -217,7 +216,7 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
         passes = f", after {epochs:,.0f} passes over its text" if epochs and epochs >= 2 else ""
         risen = f"The validation loss has risen from {lowest:.2f} at step {course.best:,} to {loss:.2f}{passes}"
         return f"{risen}: train on more text, or in fewer steps."
-    forgot = run["stage"] == "finetune" and forgotten(run["figures"]) > MUCH
+    forgot = run["stage"] == "finetune" and forgotten(run["losses"]) > MUCH
     if warning and forgot and (change is None or change < FAST):
         return (
             f"Its learning_rate is probably too high: try {lower(run, 10, 'a tenth')}, and lower still if that fails."

@@ -1,9 +1,21 @@
-"""What a model is better and worse than, in a sentence or two: by its own figures alone, or with its scores."""
+"""What a model is better and worse than, in a sentence or two, by its scores."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from tpulm.core.scores import BASE, BETTER, BITS_PER_BYTE, FEWEST, RESPONSES, WORSE, Score
+from tpulm.core.scores import (
+    BASE,
+    BETTER,
+    BITS_PER_BYTE,
+    FEWEST,
+    FREQUENCIES,
+    LOSS,
+    RESPONSES,
+    TOKENS,
+    WORSE,
+    Score,
+    find_scores,
+)
+from tpulm.specs.artifacts import TEST
 
 # Characters of training text up to which a small network is expected to lose against a 5-gram model.
 LITTLE = 20_000_000
@@ -15,24 +27,20 @@ MUCH = 1.0
 RIGHT = 0.99
 
 
-def standing_of_masked(
-    figures: Mapping[str, Any], scores: Sequence[Score] = (), characters: int | None = None
-) -> tuple[str, bool]:
+def standing_of_masked(scores: Sequence[Score], characters: int | None = None) -> tuple[str, bool]:
     """Return what a masked model is better or worse than, and whether that is a warning.
 
-    figures     its metrics.json; scores  those that lead
+    scores      of the model that its run ends with, also of its metrics.json
     characters  of the training split of the corpus
     """
-    return beside_frequencies(figures["test"], "masked token")
+    return beside_frequencies(scores, "masked token")
 
 
-def standing_of_base(
-    figures: Mapping[str, Any], scores: Sequence[Score] = (), characters: int | None = None
-) -> tuple[str, bool]:
+def standing_of_base(scores: Sequence[Score], characters: int | None = None) -> tuple[str, bool]:
     """Return the same of a causal model that was trained here."""
-    score = next((one for one in scores if one.metric == BITS_PER_BYTE and one.on.startswith("corpus ")), None)
+    score = next(find_scores(scores, metric=BITS_PER_BYTE, set="corpus", split=TEST), None)
     if score is None or "5-gram" not in score.baselines:
-        return beside_frequencies(figures["test"], "token")
+        return beside_frequencies(scores, "token")
     unigram, ngram = score.baselines["unigram"], score.baselines["5-gram"]
     figure = f"{score.value:.2f} bits per byte"
     if score.few:
@@ -48,13 +56,11 @@ def standing_of_base(
     return f"{said}{ngram:.2f}. That is expected after a short training on little text, and can be improved.", False
 
 
-def standing_of_tuned(
-    figures: Mapping[str, Any], scores: Sequence[Score] = (), characters: int | None = None
-) -> tuple[str, bool]:
+def standing_of_tuned(scores: Sequence[Score], characters: int | None = None) -> tuple[str, bool]:
     """Return the same of a finetuned model, beside its base model."""
-    of_text = figures["loss"]["finetune_test"]
-    before, after, unit = of_text["before"]["loss"], of_text["after"]["loss"], "nats per token"
-    score = next((one for one in scores if one.metric == BITS_PER_BYTE and one.on.startswith("finetune-text ")), None)
+    loss = next(find_scores(scores, group=TOKENS, metric=LOSS, set="finetune-text", split=TEST))
+    before, after, unit = loss.baselines[BASE], loss.value, "nats per token"
+    score = next(find_scores(scores, metric=BITS_PER_BYTE, set="finetune-text", split=TEST), None)
     better, simpler, few = after < before, None, ""
     if score and BASE in score.baselines:
         before, after, unit = score.baselines[BASE], score.value, "bits per byte"
@@ -67,7 +73,7 @@ def standing_of_tuned(
     elif simpler and simpler < after:
         beside = f"{beside}, {'but ' if better else ''}worse than a 5-gram model of it"
         others = f"the base model has {before:.2f} and the 5-gram model {simpler:.2f}"
-    answers = next((one for one in scores if one.group == RESPONSES), None)
+    answers = next(find_scores(scores, group=RESPONSES), None)
     sentences = []
     if answers:
         share = f"{answers.value:.1%}" if RIGHT <= answers.value < 1 else f"{answers.value:.0%}"
@@ -79,7 +85,7 @@ def standing_of_tuned(
             said, better = f"{said}; the most frequent response alone would be right in {frequent:.0%}", False
         sentences.append(f"{said}.")
     sentences.append(f"{beside}: {after:.2f} {unit}, where {others}.{few}")
-    if (rise := forgotten(figures)) > FORGOTTEN:
+    if (rise := forgotten(scores)) > FORGOTTEN:
         how_much = "much" if rise > MUCH else "a large part" if rise > MUCH / 2 else "some"
         sentences.append(f"It has forgotten {how_much} of the corpus: the loss there rose by {rise:.0%}.")
     return " ".join(sentences), not better
@@ -93,18 +99,19 @@ def too_few(score: Score) -> str:
     )
 
 
-def forgotten(figures: Mapping[str, Any]) -> float:
+def forgotten(scores: Sequence[Score]) -> float:
     """Return by which share the loss on the corpus has risen by finetuning; 0 where it was not measured."""
-    corpus = figures["loss"].get("corpus_validation")
-    return corpus["after"]["loss"] / corpus["before"]["loss"] - 1 if corpus else 0.0
+    loss = next(find_scores(scores, group=TOKENS, metric=LOSS, set="corpus"), None)
+    return loss.value / loss.baselines[BASE] - 1 if loss else 0.0
 
 
-def beside_frequencies(figures: Mapping[str, float], what: str) -> tuple[str, bool]:
-    """Return what a loss of a split, nats per `what`, is beside that of a model that knows only token frequencies."""
-    loss, alone = figures["loss"], figures["frequency_loss"]
-    better = "No better" if loss >= alone else "Better"
-    figure = f"a loss of {loss:.2f} nats per {what}"
-    return f"{better} than token frequencies: {figure}, where they alone give {alone:.2f}.", loss >= alone
+def beside_frequencies(scores: Sequence[Score], what: str) -> tuple[str, bool]:
+    """Return what the loss of a model, nats per `what`, is beside that of a model that knows only token frequencies."""
+    loss = next(find_scores(scores, group=TOKENS, metric=LOSS, split=TEST))
+    alone, warning = loss.baselines[FREQUENCIES], loss.beside(loss.baselines[FREQUENCIES]) != BETTER
+    figure = f"a loss of {loss.value:.2f} nats per {what}"
+    how = "No better" if warning else "Better"
+    return f"{how} than token frequencies: {figure}, where they alone give {alone:.2f}.", warning
 
 
 STANDINGS = {"mlm": standing_of_masked, "base": standing_of_base, "finetune": standing_of_tuned}
