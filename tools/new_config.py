@@ -68,7 +68,9 @@ def main() -> None:
         return
     moved = written.replace(lines_of(text.source), lines_of(seen_from(folder, text.source)))
     write_text(folder / CONFIG, moved)
-    run = next(iter(config.get("mlm", {}).get("runs", {})), None) or next(iter(config["base"]))
+    run, *_ = config["mlm"]["runs"]
+    if text.prompts:  # which masked models do not answer
+        run = f"{next(iter(config['base']))} --prompt {shlex.quote(config['prompts']['generate'][0])}"
     there = "" if Path.cwd() == ROOT else f"cd {shlex.quote(str(ROOT))} && "
     print(f"written: {os.path.relpath(folder / CONFIG)}; to train, and then to try a model:", file=sys.stderr)
     for command in ("snakemake", "python tools/try.py"):

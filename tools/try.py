@@ -16,7 +16,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,17 +34,27 @@ except ModuleNotFoundError as error:
 Ask = Callable[[str], list[str]]
 
 
-def masked(folder: Path) -> Ask:
-    """Return what answers the prompts of a masked model, of a Hugging Face model folder."""
+def masked(folder: Path, prompts: Sequence[str]) -> Ask:
+    """Return what answers the prompts of a masked model, of a Hugging Face model folder.
+
+    Raises UserError where none of the prompts that are known is one.
+    """
+    for prompt in prompts if all(prompt.count("[MASK]") != 1 for prompt in prompts) else []:
+        check_prompt(prompt)
     fill, mask = (on_jax if opens(read_json(folder / "config.json")) else on_tensorflow)(folder)
 
     def ask(prompt: str) -> list[str]:
-        if prompt.count("[MASK]") != 1:
-            raise UserError("a masked model needs a prompt with one [MASK].")
+        check_prompt(prompt)
         found = fill(prompt.replace("[MASK]", mask))
         return ["\n".join(f"{answer['score']:6.1%}  {visible(answer['token_str'])}" for answer in found)]
 
     return ask
+
+
+def check_prompt(prompt: str) -> None:
+    """Raise UserError for a prompt that masked models cannot answer."""
+    if prompt.count("[MASK]") != 1:
+        raise UserError("a masked model needs a prompt with one [MASK].")
 
 
 def visible(token: str) -> str:
@@ -97,7 +107,7 @@ def opened(asked: argparse.Namespace) -> Ask:
     stage, name = chosen(run, models(results), results)
     folders = folders_of(stage, name, results, config)
     if stage == "mlm":
-        return masked(folders.model)
+        return masked(folders.model, asked.prompt or [])
     given = {"max_length": asked.max_length, "samples": asked.samples, "seed": asked.seed}
     sampling = sampling_in(config)
     sampling |= {key: value for key, value in given.items() if value is not None and key in sampling}

@@ -3,10 +3,13 @@
 params.recipe   arguments of tpulm.release.untracked; targets; results, the folder or URL of the results
 """
 
+from tpulm.core.experiments import directory_option
 from tpulm.core.job import job
 
 with job(snakemake.log[0], "clean") as say:
     from tpulm.release.untracked import leftovers, report
 
-    report(leftovers(snakemake.params.recipe), say)
-    say("nothing was deleted; to delete these files, with the options of this command: snakemake clean_delete")
+    found = leftovers(snakemake.params.recipe)
+    report(found, say)
+    if found:
+        say(f"nothing was deleted; to delete these files: snakemake {directory_option()}clean_delete")

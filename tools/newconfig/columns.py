@@ -6,15 +6,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain, islice
 
+from tpulm.core.errors import UserError
 from tpulm.corpus.chat_templates import find_chat_template
 from tpulm.corpus.files import read_files
 from tpulm.corpus.rows import ROLES, ChatTemplate, Form
+from tpulm.corpus.sources import kind_of
 from tpulm.specs.texts import GEMMA
 
 from newconfig.files import text_size
 
 PROMPTS = ("instruction", "prompt", "question", "query", "problem", "input")
 CONTEXTS = ("context", "passage", "input")
+LONGEST_NAME = 60  # characters of a column's name
 RESPONSES = ("response", "output", "answer", "completion", "solution")
 # Identifiers, numbers and words of ASCII; addresses; dates and lists of numbers.
 NO_TEXT = re.compile(r"[!-~]*|(https?://|www\.).*|[\d\s.,:;/+%()-]*", re.DOTALL)
@@ -24,8 +27,14 @@ class Rows(Form):
     """Rows as they are, with every column of a file."""
 
     def check(self, place: object, found: Sequence[object]) -> None:
-        """Have every column read."""
+        """Have every column read. Raises UserError where the first line of a CSV file has no names."""
         self.columns = dict.fromkeys(map(str, found), "column")
+        odd = next((name for name in self.columns if len(name) > LONGEST_NAME or re.search(r"[;\t\n]", name)), None)
+        if odd and kind_of(str(place)) == "csv":
+            raise UserError(
+                f"{place}: the first line has {odd[:40]!r}, which is no name of a column; allowed: a first line with "
+                "names, divided by commas as all fields are."
+            )
 
     def document(self, place: object, values: Sequence[object]) -> object:
         """Return a row as a mapping."""
@@ -70,6 +79,16 @@ def forms_of(rows: Sequence[Mapping]) -> dict[str, int]:
         keys = {"template": "".join(f"{{{name}}}\n" for name in asked), "response": f"{{{response}}}"}
         found[json.dumps(keys)] = sum(len(str(cell)) for name in (*asked, response) for cell in values[name])
     return found
+
+
+def check_conversations(files: Sequence[str]) -> None:
+    """Raise UserError for the first message that no chat template takes, of files that have lists of messages."""
+    for file in files:
+        row = next(chain.from_iterable(read_files([file], "line", ROWS)), {})
+        for name, cell in row.items():
+            if isinstance(cell, list) and cell and isinstance(cell[0], dict):
+                for _ in read_files([file], "line", form_of({"messages": name, "chat_template": GEMMA})):
+                    pass
 
 
 def is_text(cells: Sequence[object]) -> bool:

@@ -15,7 +15,7 @@ from tpulm.corpus.files import read_files
 from tpulm.corpus.rows import Document
 from tpulm.corpus.sources import expand, kind_of
 
-from newconfig.columns import ROWS, choose_tables, form_of, forms_of
+from newconfig.columns import ROWS, check_conversations, choose_tables, form_of, forms_of
 from newconfig.files import find_files, globs_of, text_size
 from newconfig.hub import HUB, read_dataset
 
@@ -75,6 +75,7 @@ def look_at_files(place: str, paths: Sequence[str]) -> Text:
     plain = [file for file in files if kind_of(file) == "text"]
     choices, fitting = choose_tables([file for file in files if kind_of(file) != "text"])
     if not plain and not choices:
+        check_conversations(files)
         raise UserError(NO_COLUMN.format(files[0]))
     group = max(plain, fitting, key=lambda group: sum(map(text_size, group)))
     keys, notes = (choices[0], [chosen(choices)]) if group is fitting else ({"sample_by": unit_of(plain)}, [])

@@ -1,6 +1,7 @@
 """Models of a folder of results, as somebody names them who runs them beside the workflow."""
 
 import contextlib
+import difflib
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 from tpulm.config.outline import sampling_of
 from tpulm.config.reading import complete, read_config
 from tpulm.core.errors import UserError
-from tpulm.core.experiments import CONFIG
+from tpulm.core.experiments import CONFIG, directory_option, from_workflow
 from tpulm.core.files import read_json, sha256
 from tpulm.specs.artifacts import CHECKPOINT_FILES, TOKENIZER_FILES, TRAINED_ON
 
@@ -73,7 +74,11 @@ def chosen(run: str, there: Collection[str], results: Path) -> tuple[str, str]:
         stage, _, name = found[0].partition("/")
         return stage, name
     said = "which is ambiguous" if found else "which is not a trained model"
-    raise UserError(f"the run is {run}, {said} in {results}; allowed: {', '.join(found or there) or 'none'}.")
+    near = [] if found else difflib.get_close_matches(name, there, n=1)
+    more = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(found or there)}."
+    if not there:
+        more = f"it has none yet: snakemake {directory_option()}trains them."
+    raise UserError(f"the run is {run}, {said} in {from_workflow(results)}; {more}")
 
 
 def place_of(run: str, configfile: list[Path] | None, results: Path | None) -> tuple[Path, str, Mapping]:
@@ -102,7 +107,10 @@ def results_and_config(configfile: list[Path] | None, results: Path | None) -> t
     place = Path(os.path.relpath(results or "results"))
     anything = models(place) or begun(place) or (place / "tokenizer" / TOKENIZER_FILES["tokenizer"]).is_file()
     if not anything and results is None and configfile is None:
-        raise UserError(f"there is no trained model in {place}; an experiment needs -d, another config --configfile.")
+        where = f"there is no trained model in {from_workflow(place)}"
+        if option := directory_option():
+            raise UserError(f"{where}; snakemake {option}trains them.")
+        raise UserError(f"{where}; an experiment needs -d, another config --configfile.")
     return place, config
 
 

@@ -16,6 +16,7 @@ from tpulm.config.outline import Outline
 from tpulm.config.schema import check_plain, fill, typed, validate
 from tpulm.config.sweeps import expand
 from tpulm.core.errors import UserError, describe
+from tpulm.core.experiments import from_workflow
 from tpulm.specs.recipes import FETCHED_KEYS, pick
 
 SCHEMA = Path(__file__).parents[3] / "schemas" / "config.schema.yaml"
@@ -23,26 +24,27 @@ SCHEMA = Path(__file__).parents[3] / "schemas" / "config.schema.yaml"
 
 def read_yaml(path: str | Path) -> Any:
     """Read YAML 1.2, where 1e-4 is a number and `yes` is text. Raises UserError for what is no YAML."""
+    name = from_workflow(path)
     try:
         with open(path, encoding="utf-8") as file:
             return YAML(typ="safe", pure=True).load(file)
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+        raise UserError(f"{name} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}.") from None
+        raise UserError(f"{name} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}.") from None
     except DuplicateKeyError as error:
         # The key stands in quotes in the library's message, whose other lines are advice to programmers.
         key = error.problem.split('"')[1] if '"' in error.problem else "?"
-        raise UserError(f'{path}, line {error.problem_mark.line + 1}: the key "{key}" occurs twice.') from None
+        raise UserError(f'{name}, line {error.problem_mark.line + 1}: the key "{key}" occurs twice.') from None
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f"{path}, line {mark.line + 1}" if mark else str(path)
+        where = f"{name}, line {mark.line + 1}" if mark else name
         problem = " ".join(str(getattr(error, "problem", None) or error).split()).rstrip(".")
         raise UserError(f"{where}: not valid YAML: {problem}.") from None
     except ValueError as error:  # a number or a date that Python cannot hold
-        raise UserError(f"{path} holds a value that cannot be read: {' '.join(str(error).split())[:100]}.") from None
+        raise UserError(f"{name} holds a value that cannot be read: {' '.join(str(error).split())[:100]}.") from None
     except RecursionError:
-        raise UserError(f"{path} is nested too deeply.") from None
+        raise UserError(f"{name} is nested too deeply.") from None
 
 
 @cache
@@ -61,14 +63,14 @@ def read_config(paths: Sequence[str | Path], overrides: dict) -> dict:
     """
     config: dict = {}
     for path in paths:
-        part = read_yaml(path)
+        part, name = read_yaml(path), from_workflow(path)
         if part is None:
-            raise UserError(f"{path} is empty; recipes/ has complete configs to begin with.")
+            raise UserError(f"{name} is empty; recipes/ has complete configs to begin with.")
         if not isinstance(part, dict):
-            raise UserError(f"{path} holds {describe(part)}; allowed: keys and values, such as `corpus: ...`.")
+            raise UserError(f"{name} holds {describe(part)}; allowed: keys and values, such as `corpus: ...`.")
         merge(config, part)
     merge(config, typed(schema(), overrides, schema()))
-    return complete(config, ", ".join(map(str, paths)))
+    return complete(config, ", ".join(map(from_workflow, paths)))
 
 
 def complete(config: dict, source: str) -> dict:

@@ -34,6 +34,12 @@ def check_config(made: bool) -> None:
     raise UserError(f"{shown(here)} has no config.yaml; {nearest(here)}")
 
 
+def find_experiment(name: str) -> Path | None:
+    """Return the folder of the experiment of this name, or in this folder; None where there is none."""
+    folders = (Path(name), Path("experiments") / name)
+    return next((folder for folder in folders if (folder / CONFIG).is_file()), None)
+
+
 def nearest(folder: Path) -> str:
     """Return which experiment may have been meant, or how to begin one."""
     names = sorted(path.parent.name for path in folder.parent.glob(f"*/{CONFIG}"))
@@ -64,9 +70,15 @@ def enter(asked: argparse.Namespace) -> None:
     os.chdir(asked.directory)
 
 
+def from_workflow(path: str | Path) -> str:
+    """Return a path as a user types it in the folder of the workflow: relative to it, whole where it is elsewhere."""
+    absolute = Path(path).absolute()
+    if Path.cwd().resolve() == ROOT:
+        return str(path)
+    return str(absolute.relative_to(ROOT) if absolute.is_relative_to(ROOT) else absolute)
+
+
 def directory_option() -> str:
     """Return the option -d of a command that a user types in the workflow's folder; empty where this is that folder."""
     here = Path.cwd()
-    if here.resolve() == ROOT:
-        return ""
-    return f"-d {shlex.quote(str(here.relative_to(ROOT) if here.is_relative_to(ROOT) else here))} "
+    return "" if here.resolve() == ROOT else f"-d {shlex.quote(from_workflow(here))} "

@@ -79,6 +79,7 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
                 print(message, file=sys.stderr, flush=True)
         print(f"{erase}[{label}] {message}", file=terminal)
 
+    left = False
     try:
         if not debugged:
             folder_lock.check_entered()
@@ -91,6 +92,7 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
         sys.exit(1)
     except Stopped as stopped:
         say(str(stopped) or f"{STOPPED}{heard[0]}; {LOST}")
+        left = True
         sys.exit(1)
     except Exception as error:
         if debugged:
@@ -112,6 +114,8 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
             sys.stdout.flush()
             sys.stderr.flush()
             redact_file(log)
+        if left and not debugged:
+            os._exit(1)  # threads of XLA that still compile would crash while Python ends
 
 
 def stop(signum: int, frame: object) -> None:

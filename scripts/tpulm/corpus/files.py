@@ -13,6 +13,7 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
@@ -324,7 +325,8 @@ def mistake(file: str, error: Exception) -> UserError:
         )
     except (EOFError, gzip.BadGzipFile, zlib.error):
         return UserError(f"{file} is not a complete gzip file.")
-    return UserError(f"{file} is not a complete {name_of(file)} file: {reason(error)}.")
+    needed = "; allowed: fields that commas divide, in quotes where they have commas" if kind == "csv" else ""
+    return UserError(f"{file} is not a complete {name_of(file)} file: {reason(error)}{needed}.")
 
 
 def plain_text(file: str, text: str) -> str:
@@ -353,7 +355,8 @@ def converting(file: str, utf8: bool) -> str:
         return "to convert text in another encoding: `iconv -f ENCODING -t UTF-8`, with a name of `iconv -l`"
     command, source = f"iconv -f {name} -t UTF-8", shlex.quote(file)
     if not bucket.remote(file):
-        command = f"gzip -dc {source} | {command} > NEW" if packed(file) else f"{command} {source} > NEW"
+        new = f"NEW{Path(file.removesuffix('.gz')).suffix}"
+        command = f"gzip -dc {source} | {command} > {new}" if packed(file) else f"{command} {source} > {new}"
     return f"it seems to be {name}, which `{command}` converts"
 
 

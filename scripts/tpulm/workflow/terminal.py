@@ -23,6 +23,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from tpulm.compat import snakemake as inside
 from tpulm.core import ledger, live_metrics
+from tpulm.core.experiments import find_experiment
 from tpulm.core.job import ERASE, IN_PLACE, MEMORY
 from tpulm.core.processes import STOPPED
 from tpulm.workflow.pace import Job, Pace, kind_of
@@ -163,6 +164,8 @@ class Terminal(logging.Handler):
             return self.plain.format(record)
         near = difflib.get_close_matches(target, inside.targets(self.workflow), n=3, cutoff=0.7)
         more = f"did you mean {' or '.join(near)}?" if near else "`snakemake --list-rules` lists the targets by name."
+        if folder := find_experiment(target):
+            more = f"did you mean -d {folder}?"
         return f"error: no rule of this config makes {target}; {more}"
 
     def write(self, text: str) -> None:
