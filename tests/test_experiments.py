@@ -84,6 +84,18 @@ def test_a_misspelled_name_makes_no_folder(three):
     )
 
 
+def test_a_forgotten_option_and_a_wrong_config_name_the_experiment(three):
+    for target in ("one", "experiments/one"):
+        said = three("-n", target, check=False).stdout
+        assert f"error: no rule of this config makes {target}; did you mean -d experiments/one?\n" in said
+    configure(three, "typo", title=3)
+    done = run(three, "typo", "-n", check=False)
+    assert "error: experiments/typo/config.yaml: title is 3; " in done.stdout
+    tool = [sys.executable, "tools/try.py", "-d", "experiments/one", "tiny"]
+    said = subprocess.run(tool, cwd=three.folder, capture_output=True, text=True).stderr
+    assert "experiments/one/results" in said and "snakemake -d experiments/one" in said and said.count("\n") == 1
+
+
 def test_the_key_of_an_earlier_version_is_answered_with_what_to_type(three):
     configure(three, "earlier", experiment="earlier")
     done = run(three, "earlier", "tfrecords", "-n", check=False)
@@ -102,6 +114,8 @@ def test_cleaning_and_verifying_see_one_experiment(three):
     stray = three / "experiments/one/results/stray.txt"
     stray.write_text("of no job")
     before = fingerprints(three / "experiments/two/results")
+    advice = "to delete these files: snakemake -d experiments/one clean_delete\n"
+    assert advice in run(three, "one", "clean").stdout and "to delete" not in run(three, "two", "clean").stdout
     for name in ("zero", "one", "two"):
         run(three, name, "clean_delete")
     assert not stray.exists()

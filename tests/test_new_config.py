@@ -277,6 +277,24 @@ def test_many_files_of_the_shell_are_a_glob_again(write, tmp_path):
         ("a.txt", b"one\n" * 19 + b"caf\xe9\n", [], "a.txt, line 20, is not UTF-8 text: byte 4 of the line is 0xe9; "),
         ("a.txt", b"a" * 30_000, [], "a.txt: 30,000 characters in 1 documents is too little text; allowed: "),
         ("a.jsonl", b'{"id": 7}\n', [], "a.jsonl has no column of text, but "),
+        (
+            "a.jsonl",
+            b'{"talk": [{"from": "human", "value": "a"}]}\n',
+            [],
+            "a.jsonl, line 1: talk[0] is an object with ",
+        ),
+        (
+            "a.csv",
+            b"url;review\nx;some words\n",
+            [],
+            "a.csv: the first line has 'url;review', which is no name of a column",
+        ),
+        (
+            "a.csv",
+            b"These words begin a review, " + b"of which there are more than fit in the name of a column,1\n" * 2,
+            [],
+            "a.csv: the first line has 'These words ",
+        ),
         ("a.csv", "text,a\nä b,c\n".encode("utf-16-le"), [], "a.csv is not plain text: "),
         ("hf://some/absent", None, [], "hf://some/absent cannot be read ("),
         ("a.csv", b"", [], "a.csv is empty: "),
@@ -369,7 +387,7 @@ def test_a_text_in_utf_16_is_converted_by_the_command_in_the_message(fresh):
     done = subprocess.run([*command, "wide.txt"], cwd=fresh.folder, capture_output=True, text=True)
     assert done.returncode == 1 and not (fresh / "experiments/wide").exists()
     (advice,) = re.findall("`(iconv .*?)`", done.stderr)
-    subprocess.run(advice.replace("NEW", "narrow.txt"), cwd=fresh.folder, shell=True, check=True)
+    subprocess.run(advice.replace("NEW.txt", "narrow.txt"), cwd=fresh.folder, shell=True, check=True)
     for name in ("own", "narrow"):
         subprocess.run([*command, f"{name}.txt"], cwd=fresh.folder, check=True)
         fresh("-d", f"experiments/{name}", "corpus", "--cores", "2")
