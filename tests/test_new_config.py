@@ -291,7 +291,7 @@ def test_many_files_of_the_shell_are_a_glob_again(write, tmp_path):
         ),
         (
             "a.csv",
-            b"These words begin a review, " + b"of which there are more than fit in the name of a column,1\n" * 2,
+            b"These words begin a review of which there are more than fit in the name of a column,1\n" * 2,
             [],
             "a.csv: the first line has 'These words ",
         ),
