@@ -14,8 +14,8 @@ from conftest import copied
 from test_causal import prose
 from test_transformers import export
 from tpulm.core.errors import UserError
-from tpulm.core.scores import read_scores
 from tpulm.specs.harness_tasks import HarnessTask
+from tpulm.specs.scores import read_scores
 from tpulm.specs.training_step import ModelSpec
 from tpulm.tokenization import causal
 from tpulm.tokenization.fast import fast_tokenizer

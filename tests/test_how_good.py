@@ -6,8 +6,8 @@ from tpulm.config.evaluations import Evaluation
 from tpulm.config.outline import Outline
 from tpulm.config.reading import complete, read_yaml
 from tpulm.core.errors import UserError
-from tpulm.core.scores import Score
 from tpulm.report.curves import reading
+from tpulm.specs.scores import Score
 
 pytestmark = pytest.mark.unit
 

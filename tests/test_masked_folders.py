@@ -15,9 +15,9 @@ from safetensors.numpy import load_file, save_file
 from test_mlm_tensorflow import RECIPE
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from tpulm.core.errors import UserError
-from tpulm.core.scores import read_scores
 from tpulm.models import roberta
 from tpulm.specs.artifacts import MODEL_FILES, SPECIAL_TOKENS
+from tpulm.specs.scores import read_scores
 from tpulm.tokenization.folder import write_settings
 
 HIDDEN, LENGTH = 32, 32

@@ -20,9 +20,9 @@ import pytest
 from conftest import ROOT
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.core.accelerators import TPUS
-from tpulm.core.scores import read_scores
 from tpulm.corpus.sources import ALLOWED
 from tpulm.corpus.stdlib import python_docs
+from tpulm.specs.scores import read_scores
 
 PROGRAM = ROOT / "tools/new_config.py"
 

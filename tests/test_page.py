@@ -12,12 +12,12 @@ import pytest
 from conftest import ROOT, write_record
 from page_reader import PLANNED, Page, check_page
 from tpulm.core import accelerators, ledger
-from tpulm.core.scores import KIND, Score, token_scores, write_scores
 from tpulm.report import jobs
 from tpulm.report.curves import POINTS, curves_of, kept, reading
 from tpulm.report.page import SECTIONS, sections, with_keys
 from tpulm.report.sources import STYLES, Sources
 from tpulm.report.tables import scores_then_and_now
+from tpulm.specs.scores import KIND, Score, token_scores, write_scores
 
 pytestmark = pytest.mark.unit
 TEMPLATES = ROOT / "report/page"

@@ -24,12 +24,12 @@ from tpulm.config.reading import complete, read_yaml
 from tpulm.core import bucket, job_record, ledger
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
-from tpulm.core.scores import token_scores
 from tpulm.release import publishing
 from tpulm.release.publishing import contents
 from tpulm.report import cards
 from tpulm.report.tables import held_out
 from tpulm.specs.artifacts import CARD, TOKENIZER_FILES
+from tpulm.specs.scores import token_scores
 
 RECIPE = {
     "repository": "me/models-mlm-tiny", "type": "model", "branch": "main", "private": True, "name": "mlm/tiny",
@@ -349,6 +349,9 @@ def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
             for state in known["states"]:
                 evaluation = state["evaluation"]
                 assert f"| {state['step']} | " in body and f" | {evaluation['loss']:.4g} | " in body
+            judged = json.loads((trained / "results/verdicts.json").read_text())
+            (verdict,) = (row["sentence"] for row in judged if row["label"] == publication.run.path)
+            assert verdict.startswith(re.search(r"^## Figures\n\n(.*)$", body, re.M)[1])  # then, what to do next
             library = "transformers" if name == "mlm/tiny" else "keras"
             assert f"\n- {library} {version(library)}\n" in body
             test = held_out(known["metrics"])["test"]

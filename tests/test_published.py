@@ -6,8 +6,8 @@ import pytest
 from conftest import ROOT
 from tpulm.config.reading import read_config
 from tpulm.core.errors import UserError
-from tpulm.core.scores import token_scores
 from tpulm.report.published import answers_beside, beside_published, markdown, verdict
+from tpulm.specs.scores import token_scores
 
 pytestmark = pytest.mark.unit
 HISTORY = {"loss": [9.0, 3.0, 1.0], "accuracy": [0.0, 0.25, 0.75]}

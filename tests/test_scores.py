@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
-from tpulm.core.scores import read_scores
 from tpulm.corpus.documents import RESPONSES
 from tpulm.corpus.sources import pair_sources
 from tpulm.evaluation import item_means
@@ -34,6 +33,7 @@ from tpulm.evaluation.rows import (
     summed,
 )
 from tpulm.evaluation.text_scores import Material
+from tpulm.specs.scores import read_scores
 from tpulm.tokenization import folder
 from tpulm.tokenization.folder import load
 from tpulm.tokenization.pipeline import Recipe

@@ -10,9 +10,9 @@ import pytest
 import test_masked_folders
 import warm
 from tpulm.core.errors import UserError
-from tpulm.core.scores import read_scores
 from tpulm.evaluation.material import Item, Passage, write_items
 from tpulm.evaluation.minimal_pairs import fetch_pairs
+from tpulm.specs.scores import read_scores
 
 given = test_masked_folders.given
 

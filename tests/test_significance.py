@@ -9,9 +9,9 @@ from tpulm.config.outline import Outline
 from tpulm.config.reading import complete, read_yaml
 from tpulm.config.report import comparisons
 from tpulm.core.errors import UserError
-from tpulm.core.scores import Score
 from tpulm.evaluation.significance import COLUMNS, Trained, compared, holm, over_seeds, permuted
 from tpulm.report.tables import table_of_tests
+from tpulm.specs.scores import Score
 
 pytestmark = pytest.mark.unit
 

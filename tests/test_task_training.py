@@ -15,8 +15,8 @@ from test_demo import said, started
 from test_masked_folders import CONFIG, given, tiny_folder, weights  # noqa: F401 (a fixture)
 from test_plan import compiler
 from test_staleness import listed
-from tpulm.core.scores import read_scores
 from tpulm.models import modernbert, roberta
+from tpulm.specs.scores import read_scores
 
 PREDICTS = {"class": 3, "number": 1}
 # Logits of a model with a new head, whose variables are drawn once more, biases too; all variables into a file.

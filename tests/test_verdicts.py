@@ -4,9 +4,9 @@ import json
 import re
 
 import pytest
-from tpulm.core.scores import Score, token_scores
 from tpulm.report.sources import Sources
 from tpulm.report.verdicts import verdicts
+from tpulm.specs.scores import Score, token_scores
 from tpulm.training.standing import LITTLE
 
 pytestmark = pytest.mark.unit

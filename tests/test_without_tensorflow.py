@@ -8,7 +8,7 @@ import warm
 from conftest import Workflow, copied, outside
 from kills import edited
 from tpulm.config.reading import read_yaml
-from tpulm.core.scores import scores_in
+from tpulm.specs.scores import scores_in
 
 THEIRS = """
 import json, sys

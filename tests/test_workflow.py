@@ -21,8 +21,8 @@ from kills import edited
 from safetensors.numpy import load_file
 from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config, read_yaml
-from tpulm.core.scores import find_scores, read_scores, scores_in
 from tpulm.specs.artifacts import SPLITS
+from tpulm.specs.scores import find_scores, read_scores, scores_in
 
 
 @pytest.fixture(scope="module", params=["trained", pytest.param("finished", marks=pytest.mark.long)])

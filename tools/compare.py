@@ -19,9 +19,9 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from tpulm.core import bucket  # noqa: E402
 from tpulm.core.errors import UserError  # noqa: E402
 from tpulm.core.files import read_json  # noqa: E402
-from tpulm.core.scores import read_scores  # noqa: E402
 from tpulm.report.tables import aligned, compared, in_words, markdown  # noqa: E402
 from tpulm.specs.recipes import STAGES, differing  # noqa: E402
+from tpulm.specs.scores import read_scores  # noqa: E402
 
 
 def trained(run: Path, steps: int) -> dict[str, Any]:

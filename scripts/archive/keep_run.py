@@ -4,7 +4,7 @@ input.metrics   metrics.json of the run
 input.state     state.json of its last checkpoint, which names the weights by their hash
 input.scores    scores.json of every evaluation of the run's model
 output          JSON: a list of runs, each with hash (of state.json), stage, name, recipe, metrics, scores (see
-                tpulm.core.scores); the newest last
+                tpulm.specs.scores); the newest last
 params.recipe   stage, name and recipe of the run
 
 The runs of before are notes in the record of this job, see tpulm.core.ledger: Snakemake deletes the output before it.

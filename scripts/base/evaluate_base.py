@@ -4,7 +4,7 @@ input.base                preset folder
 input.records             manifest.json of the records that it was trained on; its URL, if they are in a bucket
 input.counts              NumPy array: how often its training text has each token, for frequency_loss
 input.state               JSON of the chain's last checkpoint, which names the best
-output                    JSON, see tpulm.core.scores: loss and accuracy of both splits, the loss beside that by token
+output                    JSON, see tpulm.specs.scores: loss and accuracy of both splits, the loss beside that by token
                           frequencies (see tpulm.records.token_counts); best_step, steps, epochs, parameters; attention,
                           its implementation in training, where an accelerator could have several; with determinism:
                           steps that, and bytes_promised: false
@@ -15,11 +15,11 @@ params.recipe             batch_size, microbatches, precision, mesh, cpu_threads
 import numpy as np
 from tpulm.core.files import read_json
 from tpulm.core.job import job
-from tpulm.core.scores import CAUSAL, FREQUENCIES, LOSS, token_scores, write_scores
 from tpulm.records.causal_batches import held_out_batches, predicted, predicted_ids
 from tpulm.records.reader import open_records, read_manifest
 from tpulm.records.token_counts import loss_of_frequencies
 from tpulm.specs.artifacts import HELD_OUT
+from tpulm.specs.scores import CAUSAL, FREQUENCIES, LOSS, token_scores, write_scores
 from tpulm.specs.training_step import ModelSpec, promised
 from tpulm.training import runtime
 

@@ -8,9 +8,9 @@ params.recipe   tokens_per_step
 from collections import defaultdict
 
 from tpulm.core.job import job
-from tpulm.core.scores import read_scores
 from tpulm.report.charts import GREY, NUMBER, save
 from tpulm.report.curves import lines
+from tpulm.specs.scores import read_scores
 
 
 def panel(title, points, chances):

@@ -3,7 +3,7 @@
 input.items, .ngrams, .overlaps   as of score_mlm
 input.base        preset folder
 input.best        the tuned variables of a finetuned model; none of another one
-output.scores     JSON: model, kind (causal) and scores, see tpulm.core.scores; of a finetuned model, `base model` is
+output.scores     JSON: model, kind (causal) and scores, see tpulm.specs.scores; of a finetuned model, `base model` is
                   one of the baselines
 output.by_item    Parquet: score (its name), item, value
 params.recipe     key and path of the model, step of a checkpoint; documents of each split; sequence_length, batch_size,
@@ -13,7 +13,7 @@ params.recipe     key and path of the model, step of a checkpoint; documents of 
 
 from tpulm.core.arrays import load_arrays
 from tpulm.core.job import job
-from tpulm.core.scores import BASE, CAUSAL
+from tpulm.specs.scores import BASE, CAUSAL
 from tpulm.specs.training_step import ModelSpec
 from tpulm.training import runtime
 

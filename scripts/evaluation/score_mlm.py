@@ -4,7 +4,7 @@ input.material    Parquet files of held-out documents and of pairs of sentences
 input.ngrams      Parquet files: what the same texts cost models that count
 input.overlaps    JSON: which of them are in a training text
 input.model       a Hugging Face model folder
-output.scores     JSON: model, kind (masked) and scores, see tpulm.core.scores
+output.scores     JSON: model, kind (masked) and scores, see tpulm.specs.scores
 output.by_item    Parquet: score (its name), item, value
 params.recipe     key and path of the model, step of a checkpoint; documents of each split; length, tokens that the
                   model reads; backend; cpu_threads, where there is no accelerator; with backend jax also batch_size,
@@ -14,7 +14,7 @@ params.recipe     key and path of the model, step of a checkpoint; documents of 
 from pathlib import Path
 
 from tpulm.core.job import job
-from tpulm.core.scores import MASKED
+from tpulm.specs.scores import MASKED
 
 recipe = snakemake.params.recipe
 folder = Path(snakemake.input.model[0]).parent

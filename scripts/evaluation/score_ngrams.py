@@ -13,11 +13,11 @@ from tpulm.training import runtime
 wildcards = snakemake.wildcards
 
 with job(snakemake.log[0], f"evaluation {wildcards.collection} {wildcards.vocabulary}") as say:
-    from tpulm.core.scores import CAUSAL, MASKED
     from tpulm.corpus.documents import read_lengths, read_rows
     from tpulm.evaluation.ngram_model import CHARACTERS, costs_of, encoded_documents
     from tpulm.evaluation.rows import CausalVocabulary, MaskedVocabulary
     from tpulm.evaluation.text_scores import Material, write_costs
+    from tpulm.specs.scores import CAUSAL, MASKED
     from tpulm.tokenization.sample import Sample
 
     first, *others = snakemake.input.vocabulary

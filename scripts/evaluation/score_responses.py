@@ -2,7 +2,7 @@
 
 input.material    Parquet file of the held-out documents of the finetuning text, see tpulm.evaluation.material
 input.base        preset folder; input.best  the tuned variables
-output.scores     JSON: model, kind (causal) and scores, see tpulm.core.scores: exact match, where there are questions
+output.scores     JSON: model, kind (causal) and scores, see tpulm.specs.scores: exact match, where there are questions
                   as tpulm.evaluation.exact_match has them
 output.by_item    Parquet: score (its name), item, value
 output.responses  JSON: for each prompt item, prompt, response, and what was generated before and after finetuning
@@ -14,8 +14,8 @@ params.recipe     key and path of the model; responses, how many at most; charac
 from tpulm.core.arrays import load_arrays
 from tpulm.core.files import write_json
 from tpulm.core.job import job
-from tpulm.core.scores import CAUSAL
 from tpulm.specs.artifacts import TEST
+from tpulm.specs.scores import CAUSAL
 from tpulm.specs.training_step import ModelSpec
 from tpulm.training import runtime
 

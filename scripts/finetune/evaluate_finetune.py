@@ -5,7 +5,7 @@ input.best                           the best checkpoint's tuned variables
 input.records                        manifest.json of the records of finetune.text; its URL, if they are in a bucket
 input.corpus_records                 the same of the records of the corpus
 input.state                          JSON of the chain's last checkpoint, which names the best
-output.metrics                       JSON, see tpulm.core.scores: loss and accuracy on each text, beside those of the
+output.metrics                       JSON, see tpulm.specs.scores: loss and accuracy on each text, beside those of the
                                      base model; best_step, steps, epochs, parameters; attention, its implementation in
                                      training, where an accelerator could have several; with determinism: steps that,
                                      and bytes_promised: false
@@ -17,9 +17,9 @@ params.recipe                        batch_size, microbatches, method and keys o
 from tpulm.core.arrays import load_arrays
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
-from tpulm.core.scores import BASE, CAUSAL, token_scores, write_scores
 from tpulm.records.causal_batches import held_out_batches, predicted
 from tpulm.records.reader import open_records
+from tpulm.specs.scores import BASE, CAUSAL, token_scores, write_scores
 from tpulm.specs.training_step import ModelSpec, promised
 from tpulm.training import runtime
 

@@ -4,7 +4,7 @@ input.base        preset folder
 input.best        safetensors, the tuned variables of the best checkpoint, or of another; none for the base model itself
 input.data        files of the task's examples, in the order of its description; none of a task of the harness
 input.overlaps    JSON of find_overlap, one for each text that the model was trained on
-output.scores     JSON, see tpulm.core.scores: a row for each metric of the task
+output.scores     JSON, see tpulm.specs.scores: a row for each metric of the task
 output.by_item    Parquet: score, item, value
 params.recipe     harness (name, file or task and revision, examples shown, limit, max_length); key and path of the
                   model, step of a checkpoint; seed, precision, mesh, layout, cpu_threads, host_device_count, for a
@@ -14,8 +14,8 @@ params.recipe     harness (name, file or task and revision, examples shown, limi
 import tempfile
 
 from tpulm.core.job import job
-from tpulm.core.scores import CAUSAL
 from tpulm.specs.harness_tasks import HarnessTask
+from tpulm.specs.scores import CAUSAL
 from tpulm.specs.training_step import ModelSpec
 from tpulm.training import runtime
 

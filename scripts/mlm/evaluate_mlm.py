@@ -5,7 +5,7 @@ input.counts                NumPy array: how often the training split has each t
 input.model                 a Hugging Face model folder
 input.state                 JSON of the chain's last checkpoint, which says by what it was trained; none for a
                             pretrained model
-output                      JSON, see tpulm.core.scores: loss and accuracy of both splits, beside those by token
+output                      JSON, see tpulm.specs.scores: loss and accuracy of both splits, beside those by token
                             frequencies (see tpulm.records.token_counts); parameters; steps and epochs of what was
                             trained here; attention, its implementation in training, where an accelerator could have
                             several; determinism, where it is steps, and bytes_promised: false
@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 from tpulm.core.files import read_json
 from tpulm.core.job import job
-from tpulm.core.scores import FREQUENCIES, LOSS, MASKED, token_scores, write_scores
 from tpulm.records.masked_batches import EVALUATION_MASKING, ordinary_ids
 from tpulm.records.reader import open_records, read_manifest
 from tpulm.records.token_counts import count_tokens, maskable_ids, masked_loss
 from tpulm.specs.artifacts import HELD_OUT
+from tpulm.specs.scores import FREQUENCIES, LOSS, MASKED, token_scores, write_scores
 from tpulm.specs.training_step import promised
 from tpulm.training.checkpoint import how_trained, trained_for
 

@@ -12,9 +12,9 @@ import io
 
 from tpulm.core.files import write_text
 from tpulm.core.job import job
-from tpulm.core.scores import read_scores
 from tpulm.evaluation.significance import COLUMNS, Trained, compared, read_items
 from tpulm.report.tables import table_of_tests
+from tpulm.specs.scores import read_scores
 
 recipe = snakemake.params.recipe
 

@@ -4,7 +4,7 @@ input.predictions     Parquet of predict_task
 input.baselines       Parquet of fit_task_baselines
 input.task            JSON: labels of the task
 input.overlaps        JSON of find_overlap, one for each text that the model was trained on
-output.scores         JSON, see tpulm.core.scores
+output.scores         JSON, see tpulm.specs.scores
 output.by_item        Parquet: score, item, value; of the scores that are a mean over items
 output.chains         CSV: a row for each chain: weights, rate, seed, metrics on both splits, selected (its rate)
 params.recipe         path of the model, step of a checkpoint; task, its name; metrics, title, predict;
@@ -14,10 +14,10 @@ params.recipe         path of the model, step of a checkpoint; task, its name; m
 import pandas as pd
 from tpulm.core.files import read_json, write_text
 from tpulm.core.job import job
-from tpulm.core.scores import MASKED
 from tpulm.evaluation.item_means import write_scored
 from tpulm.evaluation.overlap import items_in_training
 from tpulm.evaluation.task_scores import scores_of
+from tpulm.specs.scores import MASKED
 
 recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
 

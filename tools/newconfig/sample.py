@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 from tpulm.core.errors import UserError
-from tpulm.core.scores import FEWEST
 from tpulm.corpus.files import read_files
 from tpulm.corpus.rows import Document
 from tpulm.corpus.sources import expand, kind_of
+from tpulm.specs.scores import FEWEST
 
 from newconfig.columns import ROWS, check_conversations, choose_tables, form_of, forms_of
 from newconfig.files import find_files, globs_of, text_size

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpulm.core.scores import BASE, RESPONSES
 from tpulm.evaluation.item_means import Scored, mean_score
 from tpulm.evaluation.material import Item, Passage
 from tpulm.specs.artifacts import OF_RESPONSES, TEST
+from tpulm.specs.scores import BASE, RESPONSES
 from tpulm.tokenization.causal import CausalTokenizer, completion_mask
 
 LONGEST = 32  # tokens of a response: nobody expects longer ones word for word

@@ -18,10 +18,10 @@ from lm_eval.tasks import TaskManager
 
 from tpulm.compat import lm_eval as compat
 from tpulm.core.errors import UserError
-from tpulm.core.scores import Score
 from tpulm.evaluation.item_means import Scored, mean_score
 from tpulm.evaluation.overlap import count_in_training
 from tpulm.specs.harness_tasks import LOCAL, described, relocated
+from tpulm.specs.scores import Score
 
 # Metrics of one right answer among those that are given.
 RIGHT_OR_WRONG = ("acc", "acc_norm")

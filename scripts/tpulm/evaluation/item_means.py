@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from tpulm.core.files import atomic_write
 from tpulm.core.random_streams import generator
-from tpulm.core.scores import FEWEST, Score, write_scores
+from tpulm.specs.scores import FEWEST, Score, write_scores
 
 RESAMPLES = 1000
 LIMITS = (2.5, 97.5)  # percentiles

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 from scipy import stats
 
 from tpulm.core.random_streams import generator
-from tpulm.core.scores import FEWEST, Score, verdict
 from tpulm.evaluation.item_means import interval
+from tpulm.specs.scores import FEWEST, Score, verdict
 
 ITEM_COLUMNS = ("score", "item", "value")
 Values = dict[str, float]

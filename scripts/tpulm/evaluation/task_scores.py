@@ -17,10 +17,10 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from threadpoolctl import threadpool_limits
 
 from tpulm.core.random_streams import generator
-from tpulm.core.scores import FEWEST, Score
 from tpulm.evaluation import item_means
 from tpulm.evaluation.overlap import count_in_training
 from tpulm.specs.label_heads import NUMBER, PRETRAINED, RANDOM
+from tpulm.specs.scores import FEWEST, Score
 
 Columns = Mapping[str, list]
 WORDS = r"(?u)\b\w+\b|[^\w\s]"  # what is counted: words and marks

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write
-from tpulm.core.scores import KIND, MASKED, OF_TEXT
 from tpulm.evaluation.item_means import Scored, mean_score
 from tpulm.evaluation.material import PASSAGE, Item, Passage, read_items
 from tpulm.evaluation.overlap import count_in_training, items_in_training
 from tpulm.specs.artifacts import OF_RESPONSES
+from tpulm.specs.scores import KIND, MASKED, OF_TEXT
 
 BASELINES = {"unigram": "unigram", "kneser_ney": "5-gram"}
 Costs = Mapping[Passage, float]

@@ -16,8 +16,8 @@ from typing import Any
 
 from tpulm.core.devices import in_words
 from tpulm.core.files import read_json
-from tpulm.core.scores import WHOLE, Score, find_scores, scores_in
 from tpulm.report.sources import source_of
+from tpulm.specs.scores import WHOLE, Score, find_scores, scores_in
 from tpulm.training.checkpoint import trained_for
 from tpulm.training.standing import STANDINGS
 
@@ -220,7 +220,7 @@ def model(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
             f"A {'masked' if masked else 'causal'} language model ({kind}{metrics['parameters']:,} parameters), "
             f"trained {start} on sequences of {length} tokens."
         )
-        note = "By token frequencies: the loss of a model that knows nothing else" + (
+        note = "Token frequencies are a model that knows nothing else" + (
             ", and sees what masking leaves in place or replaces." if masked else "."
         )
     unit = "masked token" if masked else "token, on held-out text"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from tpulm.core import live_metrics
-from tpulm.core.scores import BASE, BETTER, FEW, LEVEL, WHOLE, WORSE, Score, scores_in
 from tpulm.report.charts import NUMBER
 from tpulm.report.sources import Sources, columns_of
 from tpulm.specs.artifacts import CHECKPOINT_FILES, SEGMENT_FILES
+from tpulm.specs.scores import BASE, BETTER, FEW, LEVEL, WHOLE, WORSE, Score, scores_in
 
 POINTS = 800  # of a curve, at most
 

@@ -9,7 +9,6 @@ from statistics import median
 from typing import Any
 
 from tpulm.core.experiments import directory_option
-from tpulm.core.scores import scores_in
 from tpulm.report import charts
 from tpulm.report.curves import curves_of, first_measures, leading, losses_of, over_tokens, scores_of
 from tpulm.report.jobs import PAUSE
@@ -17,6 +16,7 @@ from tpulm.report.sources import Sources, devices_of
 from tpulm.report.tables import HEAD, name_of, notes_of, rows_of, show, title_of
 from tpulm.report.verdicts import verdicts
 from tpulm.specs.artifacts import CHECKPOINT_FILES, TRAINED_ON
+from tpulm.specs.scores import scores_in
 
 KINDS = {"mlm": "a masked language model", "base": "a causal language model", "finetune": "a finetuned model"}
 PUBLISHED = "compare/published.json"

@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tpulm.core.scores import Score, find_scores, scores_in
 from tpulm.specs.recipes import differing
+from tpulm.specs.scores import Score, find_scores, scores_in
 
 SPLITS = ("validation", "test")
 FIGURES = ("loss", "accuracy")

@@ -13,10 +13,10 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from tpulm.core.scores import RESPONSES
 from tpulm.report.curves import held_out
 from tpulm.report.sources import Sources
 from tpulm.specs.artifacts import MANIFEST
+from tpulm.specs.scores import RESPONSES
 from tpulm.training.standing import FORGOTTEN, MUCH, RIGHT, STANDINGS, forgotten
 
 # Share of the validation loss between two checkpoints: what is less counts as no change.

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from tpulm.core.scores import (
+from tpulm.specs.artifacts import TEST
+from tpulm.specs.scores import (
     BASE,
     BETTER,
     BITS_PER_BYTE,
@@ -15,7 +16,6 @@ from tpulm.core.scores import (
     Score,
     find_scores,
 )
-from tpulm.specs.artifacts import TEST
 
 # Characters of training text up to which a small network is expected to lose against a 5-gram model.
 LITTLE = 20_000_000
