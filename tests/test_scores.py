@@ -126,7 +126,7 @@ def test_documents_are_drawn_by_their_seed(tmp_path):
     rows = [int(item.item.rpartition("/")[2]) for item in items]
     assert [item.passages for item in items] == [(Passage.of(texts[row][:11]),) for row in rows]
     assert len(set(rows[:20])) == len(set(rows[20:])) == 20 and rows[:20] != rows[20:]
-    # What masked models read is of what all read.
+    # Masked models read the first of them.
     few = Material.of({"material": [tmp_path / "corpus.parquet"]}, "masked", 5)
     assert few.items == [*items[:5], *items[20:25]]
     every = [item.passages[0].text for item in draw("corpus", files, recipe | {"documents": 99, "characters": 99})]

@@ -483,10 +483,10 @@ ROWS = [
     *rows_of("trained", SMALL, VOCABULARY, {"vocab_size": 2049, "seed": 1}),
     *rows_of(
         "trained", SMALL,
-        BASE + " " + shards("tokens/small/corpus/concat-32")
+        BASE + " " + shards("tokens/small/corpus/concat-128")
         # The records of the tuning's length now only measure: two of their splits are not needed any more.
         + f"merge_manifest:{CORPUS_SET}",
-        {"sequence_length": 32},
+        {"sequence_length": 128},
     ),
     *rows_of("trained", SMALL, BASE + " " + shards("tokens/small/corpus/pad-64"), {"packing": "pad"}),
     *(

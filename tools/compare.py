@@ -114,7 +114,7 @@ def main() -> None:
     except BrokenPipeError:
         # What reads has enough; Python would say so when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError, LookupError) as error:
+    except (ValueError, LookupError, TypeError) as error:
         sys.exit(f"error: a file of the results cannot be read: {error!r}; it may be written at this moment.")
 
 

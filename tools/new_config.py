@@ -69,7 +69,7 @@ def main() -> None:
     moved = written.replace(lines_of(text.source), lines_of(seen_from(folder, text.source)))
     write_text(folder / CONFIG, moved)
     run, *_ = config["mlm"]["runs"]
-    if text.prompts:  # which masked models do not answer
+    if text.prompts and config["prompts"]["generate"]:  # which masked models do not answer
         run = f"{next(iter(config['base']))} --prompt {shlex.quote(config['prompts']['generate'][0])}"
     there = "" if Path.cwd() == ROOT else f"cd {shlex.quote(str(ROOT))} && "
     print(f"written: {os.path.relpath(folder / CONFIG)}; to train, and then to try a model:", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 input.base                preset folder
 input.records             manifest.json of the records that it was trained on; its URL, if they are in a bucket
-input.counts              NumPy array: how often its training text has each token, for frequency_loss
+input.counts              NumPy array: how often its training text has each token, the baseline
 input.state               JSON of the chain's last checkpoint, which names the best
 output                    JSON, see tpulm.specs.scores: loss and accuracy of both splits, the loss beside that by token
                           frequencies (see tpulm.records.token_counts); best_step, steps, epochs, parameters; attention,

@@ -1,6 +1,6 @@
 """Score a causal model: one that was trained here, or a finetuned one beside its base model.
 
-input.items, .ngrams, .overlaps   as of score_mlm
+input.material, .ngrams, .overlaps   as of score_mlm
 input.base        preset folder
 input.best        the tuned variables of a finetuned model; none of another one
 output.scores     JSON: model, kind (causal) and scores, see tpulm.specs.scores; of a finetuned model, `base model` is

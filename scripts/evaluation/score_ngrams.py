@@ -14,7 +14,7 @@ wildcards = snakemake.wildcards
 
 with job(snakemake.log[0], f"evaluation {wildcards.collection} {wildcards.vocabulary}") as say:
     from tpulm.corpus.documents import read_lengths, read_rows
-    from tpulm.evaluation.ngram_model import CHARACTERS, costs_of, encoded_documents
+    from tpulm.evaluation.ngram_model import CHARACTERS, encoded_documents, ngram_costs
     from tpulm.evaluation.rows import CausalVocabulary, MaskedVocabulary
     from tpulm.evaluation.text_scores import Material, write_costs
     from tpulm.specs.scores import CAUSAL, MASKED
@@ -30,5 +30,5 @@ with job(snakemake.log[0], f"evaluation {wildcards.collection} {wildcards.vocabu
     sample = Sample(lambda rows: read_rows(snakemake.input.documents, rows), lengths, CHARACTERS, 0)
     training = encoded_documents(vocabulary, sample)
     passages = Material.of(snakemake.input, kind).passages
-    write_costs(snakemake.output[0], passages, costs_of(vocabulary, training, passages))
+    write_costs(snakemake.output[0], passages, ngram_costs(vocabulary, training, passages))
     say(f"counted {sum(map(len, training)):,} tokens")

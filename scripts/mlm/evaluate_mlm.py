@@ -1,7 +1,7 @@
 """Evaluate a masked language model on the held-out splits, with the library that has trained it, in float32.
 
 input.records               tfrecords/manifest.json, beside the shards that it names; its URL, if they are in a bucket
-input.counts                NumPy array: how often the training split has each token, for frequency_loss
+input.counts                NumPy array: how often the training split has each token, the baseline
 input.model                 a Hugging Face model folder
 input.state                 JSON of the chain's last checkpoint, which says by what it was trained; none for a
                             pretrained model

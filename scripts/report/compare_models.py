@@ -12,7 +12,7 @@ import io
 
 from tpulm.core.files import write_text
 from tpulm.core.job import job
-from tpulm.evaluation.significance import COLUMNS, Trained, compared, read_items
+from tpulm.evaluation.significance import COLUMNS, Trained, compared, read_values
 from tpulm.report.tables import table_of_tests
 from tpulm.specs.scores import read_scores
 
@@ -25,7 +25,7 @@ with job(snakemake.log[0], "compare"):
         recipe["models"], snakemake.input.scores, snakemake.input.by_item, strict=True
     ):
         scores[model] |= {score.name: score for score in read_scores(of_scores)[1] if score.step is None}
-        items[model] |= read_items(of_items)
+        items[model] |= read_values(of_items)
 
     def trained(name: str, models: list[str]) -> Trained:
         """Return a model of several runs."""

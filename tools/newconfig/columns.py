@@ -17,7 +17,6 @@ from newconfig.files import text_size
 
 PROMPTS = ("instruction", "prompt", "question", "query", "problem", "input")
 CONTEXTS = ("context", "passage", "input")
-LONGEST_NAME = 60  # characters of a column's name
 RESPONSES = ("response", "output", "answer", "completion", "solution")
 # Identifiers, numbers and words of ASCII; addresses; dates and lists of numbers.
 NO_TEXT = re.compile(r"[!-~]*|(https?://|www\.).*|[\d\s.,:;/+%()-]*", re.DOTALL)
@@ -27,14 +26,11 @@ class Rows(Form):
     """Rows as they are, with every column of a file."""
 
     def check(self, place: object, found: Sequence[object]) -> None:
-        """Have every column read. Raises UserError where the first line of a CSV file has no names."""
+        """Have every column read. Raises UserError for a CSV file that commas do not divide."""
         self.columns = dict.fromkeys(map(str, found), "column")
-        odd = next((name for name in self.columns if len(name) > LONGEST_NAME or re.search(r"[;\t\n]", name)), None)
-        if odd and kind_of(str(place)) == "csv":
-            raise UserError(
-                f"{place}: the first line has {odd[:40]!r}, which is no name of a column; allowed: a first line with "
-                "names, divided by commas as all fields are."
-            )
+        first = next(iter(self.columns), "")
+        if kind_of(str(place)) == "csv" and len(self.columns) == 1 and re.search(r"[;\t]", first):
+            raise UserError(f"{place} has the one column {first[:40]!r}; allowed: columns that commas divide.")
 
     def document(self, place: object, values: Sequence[object]) -> object:
         """Return a row as a mapping."""

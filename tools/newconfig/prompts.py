@@ -34,7 +34,8 @@ def prompts_of(text: Text) -> tuple[list[str], list[str]]:
         places = [place for place in places if len(units[place]) > 3] or places
         for place in sorted(places, key=lambda place: abs(place - len(units) // 2))[:1]:
             masked.append(glue.join([*units[:place], "[MASK]", *units[place + 1 :]]))
-    prompts = sorted({prompt for prompt in text.prompts if len(prompt) < 100})
+    prompts = sorted(set(text.prompts), key=len)
+    prompts = sorted(prompt for prompt in prompts if len(prompt) < 100) or prompts[:2]
     return masked, prompts[:: max(1, len(prompts) // 2)][:2] or [glue.join(units[: 3 * times]) for units in chosen[2:]]
 
 

@@ -25,6 +25,7 @@ LEAST = 20_000  # characters that a text has at least
 HELD_OUT = 2 * FEWEST  # documents of a split that are held out at least, so that scores have intervals
 LARGEST = 0.2  # share of a split that is held out, at most
 NO_COLUMN = "{} has no column of text, but numbers, identifiers or categories; allowed: rows with a column of text."
+LONGEST_NAME = 60  # characters of a name of a column; longer ones may be a row
 SPACES = 0.08  # share of the characters of a text that is divided into words, at least
 
 
@@ -79,6 +80,8 @@ def look_at_files(place: str, paths: Sequence[str]) -> Text:
         raise UserError(NO_COLUMN.format(files[0]))
     group = max(plain, fitting, key=lambda group: sum(map(text_size, group)))
     keys, notes = (choices[0], [chosen(choices)]) if group is fitting else ({"sample_by": unit_of(plain)}, [])
+    if len(keys.get("column", "")) > LONGEST_NAME:
+        notes.append("the first line is taken as the names of columns; a file without names loses its first row")
     splits, size = globs_of(by_glob, group), sum(map(text_size, group))
     train = {file for one in splits["train"] for file in expand("corpus", one)} if isinstance(splits, dict) else group
     if left := [file for file in files if file not in group]:

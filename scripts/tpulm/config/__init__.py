@@ -1,4 +1,4 @@
-"""The config and what follows from it alone.
+"""The config and what follows from it alone: every run, text, set of records, task, evaluation and publication.
 
-Read, completed, checked; the description of each run, task, set of records and evaluation; sizes of models.
+Enter at `reading` (read, checked, completed) and at `outline`, which the rules read.
 """

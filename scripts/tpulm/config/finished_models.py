@@ -76,8 +76,7 @@ def chosen(run: str, there: Collection[str], results: Path) -> tuple[str, str]:
     said = "which is ambiguous" if found else "which is not a trained model"
     near = [] if found else difflib.get_close_matches(name, there, n=1)
     more = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(found or there)}."
-    if not there:
-        more = f"it has none yet: snakemake {directory_option()}trains them."
+    more = more if there else "no model there is finished yet."
     raise UserError(f"the run is {run}, {said} in {from_workflow(results)}; {more}")
 
 

@@ -1,4 +1,4 @@
-"""The foundation of all rooms: errors, atomic file writes, arrays, the frame of a job, the lock of the folder, hosts,
-accelerators, resource requests, seeded random streams, Google Cloud Storage. It knows nothing about language models and
-imports no other room.
+"""The foundation of all rooms, which knows nothing of language models and imports no other room.
+
+Enter at `job`, the frame of every script, and at `ledger`, which tells what every job has read and written.
 """

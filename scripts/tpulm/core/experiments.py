@@ -36,8 +36,10 @@ def check_config(made: bool) -> None:
 
 def find_experiment(name: str) -> Path | None:
     """Return the folder of the experiment of this name, or in this folder; None where there is none."""
-    folders = (Path(name), Path("experiments") / name)
-    return next((folder for folder in folders if (folder / CONFIG).is_file()), None)
+    with contextlib.suppress(OSError):  # a name that is too long
+        folders = (Path(name), Path("experiments") / name)
+        return next((folder for folder in folders if (folder / CONFIG).is_file()), None)
+    return None
 
 
 def nearest(folder: Path) -> str:
@@ -72,9 +74,9 @@ def enter(asked: argparse.Namespace) -> None:
 
 def from_workflow(path: str | Path) -> str:
     """Return a path as a user types it in the folder of the workflow: relative to it, whole where it is elsewhere."""
-    absolute = Path(path).absolute()
-    if Path.cwd().resolve() == ROOT:
+    if "://" in str(path) or Path.cwd().resolve() == ROOT:
         return str(path)
+    absolute = Path(os.path.abspath(path))
     return str(absolute.relative_to(ROOT) if absolute.is_relative_to(ROOT) else absolute)
 
 

@@ -1,1 +1,4 @@
-"""Text: sources, documents, disjoint splits, statistics. From what the user names to Parquet files."""
+"""Text: from what the user names to disjoint splits of documents in Parquet files.
+
+Enter at `sources` (parts of a text), `files` and `rows` (documents of a part), and `splits`.
+"""

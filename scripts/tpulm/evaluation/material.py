@@ -1,4 +1,4 @@
-"""What models are scored on: held-out documents, drawn by a seed, and pairs of sentences, as rows of one table."""
+"""Items that models are scored on: held-out documents, drawn by a seed, and pairs of sentences, as rows of a table."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

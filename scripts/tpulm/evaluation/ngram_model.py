@@ -146,7 +146,7 @@ def encoded_documents(
     return found
 
 
-def costs_of(
+def ngram_costs(
     vocabulary: MaskedVocabulary | CausalVocabulary, training: Sequence[np.ndarray], passages: Sequence[Passage]
 ) -> dict[str, np.ndarray]:
     """Return what each passage costs the models of training documents, nats, float64 [passages], by model."""

@@ -16,7 +16,7 @@ ITEM_COLUMNS = ("score", "item", "value")
 Values = dict[str, float]
 
 
-def read_items(path: str | Path) -> dict[str, Values]:
+def read_values(path: str | Path) -> dict[str, Values]:
     """Return the value of each item, by the name of the score."""
     found: dict[str, Values] = {}
     table = pq.read_table(path, columns=list(ITEM_COLUMNS))

@@ -75,12 +75,12 @@ class Material:
             for kind_of_pair in dict.fromkeys(("", item.kind)):
                 parts.setdefault((item.part, kind_of_pair), []).append(item)
         for (name, kind_of_pair), items in parts.items():
-            measure = bits_per_byte if items[0].split else accuracy
-            score, values = measure(items, costs, beside, kind)
-            found = count_in_training(values, items_in_training(self.overlaps, name))
-            if kind_of_pair:
-                score = replace(score, on=f"{score.on}: {kind_of_pair}", part=KIND)
-            yield replace(score, in_training_text=found), values
+            for measure in OF_DOCUMENTS if items[0].split else OF_PAIRS:
+                score, values = measure(items, costs, beside, kind)
+                found = count_in_training(values, items_in_training(self.overlaps, name))
+                if kind_of_pair:
+                    score = replace(score, on=f"{score.on}: {kind_of_pair}", part=KIND)
+                yield replace(score, in_training_text=found), values
 
 
 def check_costs(model: str, costs: Costs) -> None:
@@ -137,6 +137,10 @@ def accuracy(pairs: Sequence[Item], costs: Costs, beside: Mapping[str, Costs], k
         higher_is_better=True,
         chance=0.5,
     )
+
+
+# What is measured of each set of documents, and of each set of pairs.
+OF_DOCUMENTS, OF_PAIRS = (bits_per_byte,), (accuracy,)
 
 
 def write_costs(path: str | Path, passages: Sequence[Passage], costs: Mapping[str, np.ndarray]) -> None:

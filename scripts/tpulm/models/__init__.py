@@ -1,1 +1,4 @@
-"""Models, our own and those of keras-hub and transformers: building, loading, sharding, exporting and sampling."""
+"""Models, our own and those of keras-hub and transformers: building, loading, sharding, exporting and sampling.
+
+Enter at `building` (the model of a run), `causal` (presets), and `loading` (exported masked models).
+"""

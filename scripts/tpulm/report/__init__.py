@@ -1,1 +1,4 @@
-"""Layout of the report: tables as HTML, figures as SVG, with the same bytes every time."""
+"""The page of the report, cards, and the tables of `compare`, with the same bytes every time.
+
+Enter at `page`; `sources` names the files that a page tells of, `verdicts` has its first sentences.
+"""

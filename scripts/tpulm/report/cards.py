@@ -19,7 +19,7 @@ from tpulm.core.files import read_json
 from tpulm.report.sources import source_of
 from tpulm.specs.scores import WHOLE, Score, find_scores, scores_in
 from tpulm.training.checkpoint import trained_for
-from tpulm.training.standing import STANDINGS
+from tpulm.training.standing import standing
 
 # How an artifact is used, by its kind. `{source}` and so on are keys of the recipe.
 USES = {
@@ -231,7 +231,8 @@ def model(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
         interval = "" if score.low is None else f"{shown(score.low)} to {shown(score.high)}"
         rows.append([score.on, score.metric.replace("_", " "), score.value, interval, baselines, score.items])
     characters = facts["corpus"].get("splits", {}).get("train", {}).get("characters")
-    said, _ = STANDINGS["mlm" if masked else "finetune" if "base" in recipe else "base"](scores, characters)
+    stage = "mlm" if masked else "finetune" if "base" in recipe else "base"
+    said, _ = standing(stage, scores, characters)
     figures = (
         f"{said}\n\nLoss in nats per {unit}. {note} The checkpoint was selected on validation; test is only reported."
         f"\n\n{table(['measured on', 'measure', 'value', '95 % interval', 'baselines', 'items'], rows)}"

@@ -151,10 +151,15 @@ def losses_of(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[
     files = [run["metrics"] for run in runs if run["figures"]]
     files += [file for file in sources.names("mlm/*/metrics.json") if file not in files]  # of models from elsewhere
     return [
-        {"model": str(Path(file).parent), "file": file, "score": score, "says": reading(score)}
+        {"model": str(Path(file).parent), "file": file, "score": score, "parameters": parameters_of(sources.json(file))}
         for file in files
         for score in scores_in(sources.json(file))
     ]
+
+
+def parameters_of(metrics: Mapping[str, Any]) -> int | None:
+    """Return the number of parameters of a model by the content of its metrics.json; None where it is empty."""
+    return metrics.get("parameters", metrics.get("total_parameters"))
 
 
 def reading(score: Score) -> str:
@@ -165,15 +170,10 @@ def reading(score: Score) -> str:
     return "; ".join(f"{how} {', '.join(names)}" for how, names in words.items())
 
 
-def leading(row: Mapping[str, Any]) -> bool:
-    """Return whether a row of `scores_of` stands for the others."""
-    return row["score"].leads
-
-
 def first_measures(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return of the rows of each model on each set the first, whose measure the set is known by."""
+    """Return the first row of each model on each set that leads, whose measure the set is known by."""
     found: dict[tuple, dict[str, Any]] = {}
-    for row in rows:
+    for row in (row for row in rows if row["score"].leads):
         found.setdefault((row["model"], row["score"].group, row["score"].on), row)
     return list(found.values())
 
@@ -192,8 +192,7 @@ def over_tokens(runs: Sequence[Mapping[str, Any]], sources: Sources) -> list[dic
         if each is None:
             continue
         for file in sources.names(f"evaluation/*{run['folder']}/*/scores.json"):
-            for said in sources.json(file)["scores"]:
-                score = Score(**said)
+            for score in scores_in(sources.json(file)):
                 if score.step is None or score.part != WHOLE:
                     continue
                 point = {"name": run["label"], "tokens": score.step * each, "value": score.value}

@@ -10,16 +10,17 @@ from typing import Any
 
 from tpulm.core.experiments import directory_option
 from tpulm.report import charts
-from tpulm.report.curves import curves_of, first_measures, leading, losses_of, over_tokens, scores_of
+from tpulm.report.curves import curves_of, first_measures, losses_of, over_tokens, parameters_of, scores_of
 from tpulm.report.jobs import PAUSE
 from tpulm.report.sources import Sources, devices_of
 from tpulm.report.tables import HEAD, name_of, notes_of, rows_of, show, title_of
 from tpulm.report.verdicts import verdicts
 from tpulm.specs.artifacts import CHECKPOINT_FILES, TRAINED_ON
-from tpulm.specs.scores import scores_in
+from tpulm.specs.scores import LOSS, scores_in
 
 KINDS = {"mlm": "a masked language model", "base": "a causal language model", "finetune": "a finetuned model"}
 PUBLISHED = "compare/published.json"
+LOSSES = {"mlm": "nats per masked token", "base": "nats per token", "finetune": "nats per token"}
 
 
 def described(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:
@@ -39,7 +40,7 @@ def described(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any
                 "figures": figures,
                 "losses": scores_in(figures) if figures else [],
                 "state": sources.json(state) or {},
-                "parameters": figures.get("parameters", figures.get("total_parameters")),
+                "parameters": parameters_of(figures),
                 "seconds": middle(measured.get("seconds_per_step")),
                 "speed": middle(measured.get("tokens_per_second")),
                 "operations": operations_of(measured),
@@ -90,7 +91,7 @@ def quality(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
     """Return all scores, those on tokens apart."""
     scores = scores_of(runs, sources)
     groups: dict[tuple, list[dict[str, Any]]] = {}
-    for row in filter(leading, scores):
+    for row in (row for row in scores if row["score"].leads):
         score = row["score"]
         groups.setdefault((score.group, score.metric, score.on), []).append(row)
     found = [
@@ -148,24 +149,25 @@ def best_of(runs: list[dict[str, Any]], sources: Sources) -> list[dict[str, Any]
     """Return the rows of the first table: scores of text, of pairs and of tasks, or else the losses on test text."""
     rows = []
     labels = {run["label"]: number for number, run in enumerate(runs)}
-    leaders = first_measures(filter(leading, scores_of(runs, sources)))
+    leaders = first_measures(scores_of(runs, sources))
     scored = {row["model"] for row in leaders}
     texts = {run["label"]: TRAINED_ON[run["stage"]] for run in runs}
     leaders += [
         row
-        for row in first_measures(filter(leading, losses_of(runs, sources)))
+        for row in first_measures(losses_of(runs, sources))
         if row["model"] not in scored and row["score"].set == texts.get(row["model"])
     ]
     for row in sorted(leaders, key=lambda row: labels.get(row["model"], len(labels))):
         score = row["score"]
         baselines = sorted(score.compared_with.items(), key=lambda item: item[1], reverse=score.higher_is_better)
         which, value = baselines[0] if baselines else ("", None)
+        metric = LOSSES[row["model"].partition("/")[0]] if score.metric == LOSS else score.metric
         rows.append(
             {
                 "model": row["model"],
                 "file": row["file"],
                 "on": score.on,
-                "metric": score.metric.replace("_", " "),
+                "metric": metric.replace("_", " "),
                 "value": score.value,
                 "low": score.low,
                 "high": score.high,

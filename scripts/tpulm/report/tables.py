@@ -15,11 +15,8 @@ FIGURES = ("loss", "accuracy")
 def held_out(metrics: Mapping) -> dict[str, dict[str, float]]:
     """Return loss and accuracy of the held-out splits of the content of metrics.json, on the text of the training."""
     scores = scores_in(metrics)
-    text = scores[0].set
-    return {
-        split: {name: next(find_scores(scores, set=text, split=split, metric=name)).value for name in FIGURES}
-        for split in SPLITS
-    }
+    values = {(score.split, score.metric): score.value for score in find_scores(scores, set=scores[0].set)}
+    return {split: {name: values[split, name] for name in FIGURES} for split in SPLITS}
 
 
 def compared(groups: Sequence[dict[str, Any]], metrics: Sequence[dict]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from tpulm.report.curves import held_out
 from tpulm.report.sources import Sources
 from tpulm.specs.artifacts import MANIFEST
 from tpulm.specs.scores import RESPONSES
-from tpulm.training.standing import FORGOTTEN, MUCH, RIGHT, STANDINGS, forgotten
+from tpulm.training.standing import FORGOTTEN, MUCH, RIGHT, forgotten, standing
 
 # Share of the validation loss between two checkpoints: what is less counts as no change.
 CHANGE = 0.01
@@ -71,7 +71,7 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
     judged, good = [], defaultdict(list)  # by base model, what is good of what is made from it
     for run in (one for one in runs if one["figures"]):
         own = [row["score"] for row in scores if row["model"] == run["label"]]
-        said, warning = STANDINGS[run["stage"]](own + run["losses"], corpus["splits"]["train"].get("characters"))
+        said, warning = standing(run["stage"], own + run["losses"], corpus["splits"]["train"].get("characters"))
         what = advice(course_of(run, sources), warning, run)
         responses = None if warning else next((score for score in own if score.group == RESPONSES), None)
         if responses and not responses.few and (responses.high or responses.value) >= RIGHT:

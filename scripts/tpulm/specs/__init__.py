@@ -1,1 +1,4 @@
-"""What models and training steps are, as plain data: no library for it is imported here."""
+"""The vocabulary of scripts and config, as plain data: no library of models is imported here.
+
+Enter at `artifacts` (names of files), `recipes` (keys of runs) and `scores` (the form of all scores).
+"""

@@ -13,11 +13,7 @@ WHOLE, KIND = "whole", "kind"
 # Kinds of models. What masked ones have for bits per byte is no likelihood, and not to be held against one.
 MASKED, CAUSAL = "masked", "causal"
 BITS_PER_BYTE, PSEUDO_BITS_PER_BYTE = "bits_per_byte", "pseudo_bits_per_byte"
-# By kind: what a loss is the mean of, nats; the metric that says bits per byte of text, and what that follows from.
-LOSSES = {
-    MASKED: "cross entropy of a masked token, given the tokens around it",
-    CAUSAL: "negative log-likelihood of a token, given those before it",
-}
+# The metric that says bits per byte of text, by kind.
 OF_TEXT = {MASKED: PSEUDO_BITS_PER_BYTE, CAUSAL: BITS_PER_BYTE}
 # Baselines: a guess, the model that a finetuned one is made from, and a model that knows only how often tokens occur.
 CHANCE, BASE, FREQUENCIES = "chance", "base model", "token frequencies"
@@ -108,7 +104,7 @@ def token_scores(
 ) -> list[Score]:
     """Return the loss and the accuracy on the predicted tokens of a split as scores.
 
-    text, split  of the records; predicted  ALL tokens or RESPONSES
+    text, split  of the records; predicted  all (tokens) or responses
     figures      loss (nats per token), accuracy, predictions
     baselines    figures of simpler models on the same tokens, by the name of the model
     """
@@ -160,14 +156,13 @@ def read_scores(path: str | Path) -> tuple[dict[str, Any], list[Score]]:
 
 def scores_in(content: Mapping[str, Any]) -> list[Score]:
     """Return the scores of the content of a file, also of a metrics.json of version 0.2.0."""
-    if "scores" in content:
-        return [Score(**score) for score in content["scores"]]
+    if "scores" in content:  # of 0.2.0 without `set`
+        return [Score(**{"set": row["on"].partition(" ")[0], **row}) for row in content["scores"]]
     texts = content.get("loss") or {f"corpus_{split}": {"after": content[split]} for split in HELD_OUT}
     found = []
     for name, figures in texts.items():
         text, _, split = name.replace("finetune_", "finetune-text_").rpartition("_")
-        alone = {FREQUENCIES: {LOSS: figures["after"].get("frequency_loss")}}
-        others = {BASE: figures["before"]} if "before" in figures else alone
+        others = {BASE: figures["before"]} if "before" in figures else {}
         predicted = figures.get("predicted", figures["after"].get("predicted", "all"))
         found += token_scores(text, split, predicted, figures["after"], others)
     return found

@@ -1,1 +1,4 @@
-"""Tokenizers: training a vocabulary, encoding, transformers tokenizer folders, the vocabularies of causal models."""
+"""Tokenizers: training a vocabulary, encoding, transformers tokenizer folders, the vocabularies of causal models.
+
+Enter at `training` and `encoding` for masked models, and at `causal`.
+"""

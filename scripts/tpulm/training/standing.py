@@ -1,4 +1,4 @@
-"""What a model is better and worse than, in a sentence or two, by its scores."""
+"""A sentence or two on a model by its scores: the models that it is better and worse than."""
 
 from collections.abc import Sequence
 
@@ -27,17 +27,20 @@ MUCH = 1.0
 RIGHT = 0.99
 
 
-def standing_of_masked(scores: Sequence[Score], characters: int | None = None) -> tuple[str, bool]:
-    """Return what a masked model is better or worse than, and whether that is a warning.
+def standing(stage: str, scores: Sequence[Score], characters: int | None = None) -> tuple[str, bool]:
+    """Return what a model is better or worse than, and whether that is a warning.
 
+    stage       mlm, base or finetune
     scores      of the model that its run ends with, also of its metrics.json
     characters  of the training split of the corpus
     """
-    return beside_frequencies(scores, "masked token")
+    if stage == "mlm":
+        return beside_frequencies(scores, "masked token")
+    return standing_of_tuned(scores) if stage == "finetune" else standing_of_base(scores, characters)
 
 
-def standing_of_base(scores: Sequence[Score], characters: int | None = None) -> tuple[str, bool]:
-    """Return the same of a causal model that was trained here."""
+def standing_of_base(scores: Sequence[Score], characters: int | None) -> tuple[str, bool]:
+    """Return the standing of a causal model that was trained here."""
     score = next(find_scores(scores, metric=BITS_PER_BYTE, set="corpus", split=TEST), None)
     if score is None or "5-gram" not in score.baselines:
         return beside_frequencies(scores, "token")
@@ -56,8 +59,8 @@ def standing_of_base(scores: Sequence[Score], characters: int | None = None) -> 
     return f"{said}{ngram:.2f}. That is expected after a short training on little text, and can be improved.", False
 
 
-def standing_of_tuned(scores: Sequence[Score], characters: int | None = None) -> tuple[str, bool]:
-    """Return the same of a finetuned model, beside its base model."""
+def standing_of_tuned(scores: Sequence[Score]) -> tuple[str, bool]:
+    """Return the standing of a finetuned model, beside its base model."""
     loss = next(find_scores(scores, group=TOKENS, metric=LOSS, set="finetune-text", split=TEST))
     before, after, unit = loss.baselines[BASE], loss.value, "nats per token"
     score = next(find_scores(scores, metric=BITS_PER_BYTE, set="finetune-text", split=TEST), None)
@@ -108,10 +111,9 @@ def forgotten(scores: Sequence[Score]) -> float:
 def beside_frequencies(scores: Sequence[Score], what: str) -> tuple[str, bool]:
     """Return what the loss of a model, nats per `what`, is beside that of a model that knows only token frequencies."""
     loss = next(find_scores(scores, group=TOKENS, metric=LOSS, split=TEST))
-    alone, warning = loss.baselines[FREQUENCIES], loss.beside(loss.baselines[FREQUENCIES]) != BETTER
-    figure = f"a loss of {loss.value:.2f} nats per {what}"
-    how = "No better" if warning else "Better"
-    return f"{how} than token frequencies: {figure}, where they alone give {alone:.2f}.", warning
-
-
-STANDINGS = {"mlm": standing_of_masked, "base": standing_of_base, "finetune": standing_of_tuned}
+    figure, alone = f"a loss of {loss.value:.2f} nats per {what}", loss.baselines.get(FREQUENCIES)
+    if alone is None:  # as version 0.2.0 measured it
+        return f"It has {figure}.", False
+    better = loss.value < alone
+    how = "Better" if better else "No better"
+    return f"{how} than token frequencies: {figure}, where they alone give {alone:.2f}.", not better

@@ -1,5 +1,4 @@
-"""Support code for Snakemake itself; imports nothing heavy.
+"""Support of the rules; imports nothing heavy.
 
-Checks at the start, where artifacts are, resources, code inputs, notes on what is stale, the budget, the
-preflight check, Snakemake's summary.
+Enter at `start`, the checks before the first job; `resources`, `paths` and `code_inputs` are called by rules.
 """

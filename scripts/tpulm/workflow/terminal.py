@@ -163,9 +163,8 @@ class Terminal(logging.Handler):
         if target is None:
             return self.plain.format(record)
         near = difflib.get_close_matches(target, inside.targets(self.workflow), n=3, cutoff=0.7)
+        near += [f"-d {folder}"] if (folder := find_experiment(target)) else []
         more = f"did you mean {' or '.join(near)}?" if near else "`snakemake --list-rules` lists the targets by name."
-        if folder := find_experiment(target):
-            more = f"did you mean -d {folder}?"
         return f"error: no rule of this config makes {target}; {more}"
 
     def write(self, text: str) -> None:
