@@ -14,9 +14,11 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tokenizers import Tokenizer
 
 from tpulm.core.errors import UserError
+from tpulm.evaluation.jax_scoring import Scorer
+from tpulm.evaluation.rows import Row, batched
 from tpulm.models.sampling import make_sampler
-from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
-from tpulm.models.token_losses import losses_and_correct
+from tpulm.models.sharding import Sharded, batch_sharding
+from tpulm.training.train_step import causal_lm
 
 TOKENS = 4096  # of a batch: enough to keep a device busy, and of any model few enough for its memory
 SHORTEST = 16  # of the lengths that batches are padded to
@@ -47,6 +49,12 @@ def batches(lengths: Sequence[int], longest: int, replicas: int) -> Iterator[tup
             yield rows[start : start + size], size, length
 
 
+def scored_row(number: int, ids: Sequence[int], predicted: int) -> Row:
+    """Return ids as the row of a text, of which the last ones are predicted."""
+    loss_mask = (np.arange(len(ids)) >= len(ids) - predicted).astype(np.int32)
+    return Row(number, {"tokens": np.array(ids, np.int32), "mask": loss_mask >= 0, "loss_mask": loss_mask})
+
+
 class KerasLM(TemplateLM):
     """A causal model as the harness asks it: likelihoods of continuations and texts, generation.
 
@@ -74,7 +82,7 @@ class KerasLM(TemplateLM):
         super().__init__()
         self.model, self.distribution, self.fast, self.special = model, distribution, fast, special
         self.max_length, self.seed, self.name = max_length, seed, name
-        self.compiled = jax.jit(self.losses, out_shardings=replicated_sharding(distribution))
+        self.scorer = Scorer(model, distribution, causal_lm, TOKENS, max_length)
 
     @property
     def eot_token_id(self) -> int:
@@ -99,35 +107,31 @@ class KerasLM(TemplateLM):
         added = not spelled if add_special_tokens is None else add_special_tokens
         return self.fast.encode(string, add_special_tokens=added).ids
 
-    def losses(self, trainable: list, frozen: list, tokens: jax.Array, lengths: jax.Array) -> tuple:
-        """Return the loss of each next token in nats and whether it is the likeliest, [rows, length - 1], in JAX.
-
-        tokens  int32 [rows, length]; lengths  int32 [rows], the tokens of a row that count
-        """
-        mask = (jax.numpy.arange(tokens.shape[1] - 1) < lengths[:, None]).astype("int32")
-        inputs = {"token_ids": tokens[:, :-1], "padding_mask": mask}
-        return losses_and_correct(self.model, trainable, frozen, inputs, tokens[:, 1:], training=False)[:2]
-
     def place(self, array: np.ndarray) -> jax.Array:
         """Return an array with its rows sharded over the devices."""
         return jax.device_put(array, batch_sharding(self.distribution))
 
-    def check(self, losses: np.ndarray, lengths: np.ndarray) -> None:
-        """Raise UserError where the loss of a token that counts is no finite number; see `losses`."""
-        counts = np.arange(losses.shape[1]) < lengths[:, None]
-        rows = int((counts & ~np.isfinite(losses)).any(1).sum())
-        if rows:
-            raise UserError(
-                f"{self.name} cannot be scored: its loss is nan or inf for {rows:,} of {len(losses):,} texts in a "
-                "batch; allowed: finite numbers. Its training has diverged, or its precision is too low: try a lower "
-                "learning_rate, or float32."
-            )
+    def score(self, rows: Sequence[tuple[Sequence[int], int]]) -> list[Scored]:
+        """Return for each row the log-likelihood of its last tokens, in nats, and whether each is the likeliest one.
 
-    @property
-    def values(self) -> tuple[list, list]:
-        """Values of the model's variables: trainable, and the others."""
-        model = self.model
-        return [v.value for v in model.trainable_variables], [v.value for v in model.non_trainable_variables]
+        rows  ids, and how many of the last ones are predicted. Raises UserError where a likelihood is no finite number
+        """
+        # The longest first: a batch that does not fit fails at once.
+        order = sorted(range(len(rows)), key=lambda number: -len(rows[number][0]))
+        batches = batched((scored_row(number, *rows[number]) for number in order), *self.scorer.shapes)
+        found: list[Scored] = [(0.0, False)] * len(rows)
+        for batch, costs, likeliest in self.scorer.measured(batches):
+            bad = int((~np.isfinite(costs) & (batch.texts >= 0)).sum())
+            if bad:
+                raise UserError(
+                    f"{self.name} cannot be scored: its loss is nan or inf for {bad:,} of {len(costs):,} texts in a "
+                    "batch; allowed: finite numbers. Its training has diverged, or its precision is too low: try a "
+                    "lower learning_rate, or float32."
+                )
+            for number, cost, greedy in zip(batch.texts.tolist(), costs.tolist(), likeliest.tolist(), strict=True):
+                if number >= 0:  # not of a row that fills up the batch
+                    found[number] = (-cost, greedy)
+        return found
 
     def _loglikelihood_tokens(self, requests: list[tuple], **kwargs: Any) -> list[Scored]:
         """Return for each request the log-likelihood of its continuation, in nats, and whether greedy search finds it.
@@ -142,22 +146,11 @@ class KerasLM(TemplateLM):
                 f"evaluation.harness: a continuation has {longest} tokens, but the context of the model has "
                 f"{self.max_length}; allowed: a larger max_length of the task."
             )
-        rows = [[*context, *continuation][-(self.max_length + 1) :] for _, context, continuation in requests]
-        found: list[Scored] = [(0.0, False)] * len(rows)
-        replicas = self.distribution.num_model_replicas
-        for chosen, size, length in batches([len(row) for row in rows], self.max_length + 1, replicas):
-            tokens, lengths = np.full((size, length), self.special["pad"], np.int32), np.ones(size, np.int32)
-            for place, row in enumerate(chosen):
-                tokens[place, : len(rows[row])] = rows[row]
-                lengths[place] = len(rows[row]) - 1
-            made = self.compiled(*self.values, self.place(tokens), self.place(lengths))
-            losses, correct = (np.asarray(array) for array in made)
-            self.check(losses[: len(chosen)], lengths[: len(chosen)])
-            for place, row in enumerate(chosen):
-                stop = len(rows[row]) - 1
-                part = slice(stop - len(requests[row][2]), stop)
-                found[row] = (-float(losses[place, part].sum(dtype=np.float64)), bool(correct[place, part].all()))
-        return found
+        rows = [
+            ([*context, *continuation][-(self.max_length + 1) :], len(continuation))
+            for _, context, continuation in requests
+        ]
+        return self.score(rows)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Return the log-likelihood of each text in nats, longer ones in windows that predict each token once."""
@@ -219,10 +212,8 @@ class KerasLM(TemplateLM):
                 tokens[place, : len(row)], mask[place, : len(row)] = row, True
             made = generate({"token_ids": self.place(tokens), "padding_mask": self.place(mask)}, stop_token_ids=stops)
             ids = np.asarray(made["token_ids"], np.int32)
-            # What was chosen by nan looks like any other token.
-            ends = np.array([lengths[chosen[min(place, len(chosen) - 1)]] - 1 for place in range(size)], np.int32)
-            losses = np.asarray(self.compiled(*self.values, self.place(ids), self.place(ends))[0])
-            self.check(losses[: len(chosen)], ends[: len(chosen)])
+            # A token that was chosen by nan looks like any other one.
+            self.score([(ids[place, : lengths[number]].tolist(), new) for place, number in enumerate(chosen)])
             for place, number in enumerate(chosen):
                 texts[number] = self.continuation(ids[place], len(encoded[number]), new, stops)
         return texts

@@ -25,33 +25,33 @@ class Scorer:
         self.model, self.sharding = model, batch_sharding(distribution)
         self.shapes = tokens, longest, distribution.num_model_replicas
 
-        def costs(trainable: list, frozen: list, batch: dict[str, jax.Array]) -> jax.Array:
+        def measure(trainable: list, frozen: list, batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
             inputs, labels, weights = task(batch)
-            losses, _, _ = losses_and_correct(model, trainable, frozen, inputs, labels, training=False)
-            return (losses * weights).sum(-1)
+            losses, correct, _ = losses_and_correct(model, trainable, frozen, inputs, labels, training=False)
+            return (losses * weights).sum(-1), (correct | (weights == 0)).all(-1)
 
-        self.costs = jax.jit(costs, out_shardings=self.sharding)
+        self.measure = jax.jit(measure, out_shardings=self.sharding)
 
     def __call__(self, rows: Iterable[Row], texts: int) -> np.ndarray:
         """Return the negative log-likelihood of each of so many texts, by their rows: nats, float64 [texts]."""
-        return summed(self.scored(batched(rows, *self.shapes)), texts)
+        return summed(((batch, costs) for batch, costs, _ in self.measured(batched(rows, *self.shapes))), texts)
 
-    def scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, np.ndarray]]:
-        """Yield each batch with what its rows cost."""
+    def measured(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, np.ndarray, np.ndarray]]:
+        """Yield each batch with the cost of each row, and whether all of its scored tokens are the likeliest ones."""
         variables = self.model.trainable_variables, self.model.non_trainable_variables
         trainable, frozen = ([variable.value for variable in part] for part in variables)
-        waiting: list[tuple[Batch, jax.Array]] = []
+        waiting: list[tuple[Batch, tuple[jax.Array, jax.Array]]] = []
         for batch in batches:
             size = len(batch.texts)
             arrays = {
                 name: on_devices(array, self.sharding, slice(0, size), size) for name, array in batch.arrays.items()
             }
-            waiting.append((batch, self.costs(trainable, frozen, arrays)))
+            waiting.append((batch, self.measure(trainable, frozen, arrays)))
             if len(waiting) > AHEAD:  # batches that wait take memory
-                done, costs = waiting.pop(0)
-                yield done, np.asarray(costs)
-        for done, costs in waiting:
-            yield done, np.asarray(costs)
+                done, (costs, likeliest) = waiting.pop(0)
+                yield done, np.asarray(costs), np.asarray(likeliest)
+        for done, (costs, likeliest) in waiting:
+            yield done, np.asarray(costs), np.asarray(likeliest)
 
 
 class CausalScorer:
