@@ -27,7 +27,7 @@ PLANNED = [
 # Existing base models are evaluated only with the harness.
 FETCHED_AND_SCORED = [BASES[name] for name in FETCHED_BASES if HARNESS]
 COMPARED = or_exit(comparisons, config, [*EVALUATED.of_text.ends.values(), *FETCHED_AND_SCORED])
-COMPARED_FOLDERS = folders_compared(COMPARED, EVALUATED.files)
+COMPARED_FOLDERS = folders_compared(COMPARED, EVALUATED)
 
 
 rule report:

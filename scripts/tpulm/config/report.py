@@ -1,8 +1,10 @@
 """What the report's page and `snakemake compare` take of the config: runs, texts, records, models."""
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from tpulm.config.evaluations import Evaluations
 from tpulm.config.outline import Model, Outline, Run
 from tpulm.config.sweeps import name_of, repetitions
 from tpulm.core.errors import UserError, describe
@@ -86,14 +88,13 @@ def usual(runs: list[Model], groups: Mapping[str, list[str]]) -> Iterable[tuple[
     yield from dict.fromkeys(pairs)
 
 
-def folders_compared(pairs: Iterable[Mapping], files: Iterable[str]) -> list[tuple[str, str]]:
+def folders_compared(pairs: Iterable[Mapping], evaluations: Evaluations) -> list[tuple[str, str]]:
     """Return each model that is compared, STAGE/RUN, with each of its folders of scores: of text, tasks, the harness.
 
-    pairs  see `comparisons`; files  all files of scores. Those of a model are of what its run ends with
+    pairs  see `comparisons`
     """
     models = dict.fromkeys(model for pair in pairs for model in pair["firsts"] + pair["seconds"])
-    folders = [path.removesuffix("/scores.json") for path in files if path.endswith("/scores.json")]
-    return [(model, folder) for model in models for folder in folders if folder.endswith(f"/{model}")]
+    return [(model, str(Path(file).parent)) for model in models for file in evaluations.of_model(model)]
 
 
 def check_published(runs: Iterable[Run], config: Mapping) -> None:
