@@ -1,6 +1,7 @@
 """Sweeps of the config, and the table that compares runs."""
 
 import copy
+from dataclasses import asdict
 
 import pytest
 from conftest import ROOT
@@ -9,6 +10,7 @@ from tpulm.config.reading import complete, read_yaml
 from tpulm.config.sweeps import groups_of, in_a_name
 from tpulm.core.errors import UserError
 from tpulm.report.tables import compared, markdown
+from tpulm.specs.scores import token_scores
 
 pytestmark = pytest.mark.unit
 
@@ -98,11 +100,13 @@ def test_runs_that_differ_by_their_seed_are_a_row_with_mean_and_spread():
         ("own", 1), ("tiny-learning_rate-1e-4", 3), ("tiny-learning_rate-3e-4", 3), ("python", 1),
     ]  # fmt: skip
     assert groups[1]["settings"] == {"batch_size": 16, "learning_rate": 1e-4} and groups[3]["settings"] == {}
-    masked = [{split: {"loss": loss, "accuracy": 0.5} for split in ("validation", "test")} for loss in range(7)]
-    tuned = {
-        "loss": {f"finetune_{split}": {"after": {"loss": 3.0, "accuracy": 0.25}} for split in ("validation", "test")}
-    }
-    rows = compared(groups, [*masked, tuned])
+
+    def metrics(loss, text="corpus"):
+        figures = {"loss": loss, "accuracy": 0.5, "predictions": 9}
+        splits = (token_scores(text, split, "all", figures, {}) for split in ("validation", "test"))
+        return {"scores": [asdict(score) for scores in splits for score in scores]}
+
+    rows = compared(groups, [*map(metrics, range(7)), metrics(3.0, "finetune-text")])
     assert [(row["validation_loss"], row["validation_loss_std"]) for row in rows] == [(0, ""), (2, 1), (5, 1), (3, "")]
     (row,) = (line for line in markdown(rows).splitlines() if "tiny-learning_rate-1e-4" in line)
     assert "batch_size=16 learning_rate=0.0001" in row and "2.0000 +- 1.0000" in row

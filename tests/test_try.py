@@ -53,7 +53,8 @@ def test_a_model_that_is_not_there_is_named_with_those_that_are(tmp_path):
     (tmp_path / "config.yaml").write_text("corpus: {source: python-docs}\n")
     (tmp_path / "one").mkdir()
     (tmp_path / "one/config.yaml").write_text("corpus: {source: python-docs}\n")
-    assert "there is no trained model in results" in ask(tmp_path, "big", "-d", "one", code=1)
+    said = ask(tmp_path, "big", "-d", "one", code=1)
+    assert f"no trained model in {tmp_path}/one/results; snakemake -d {tmp_path}/one trains them." in said
     said = ask(tmp_path, "finetune.runs.tiny", code=1)
     assert "base model of results/finetune/tiny is not known" in said and said.count("\n") == 1
     # What Snakemake kept of the run says it.

@@ -106,10 +106,9 @@ def results_and_config(configfile: list[Path] | None, results: Path | None) -> t
     place = Path(os.path.relpath(results or "results"))
     anything = models(place) or begun(place) or (place / "tokenizer" / TOKENIZER_FILES["tokenizer"]).is_file()
     if not anything and results is None and configfile is None:
-        where = f"there is no trained model in {from_workflow(place)}"
-        if option := directory_option():
-            raise UserError(f"{where}; snakemake {option}trains them.")
-        raise UserError(f"{where}; an experiment needs -d, another config --configfile.")
+        if CONFIG.is_file() and (option := directory_option()):
+            raise UserError(f"there is no trained model in {from_workflow(place)}; snakemake {option}trains them.")
+        raise UserError(f"there is no trained model in {place}; an experiment needs -d, another config --configfile.")
     return place, config
 
 
