@@ -17,7 +17,7 @@ from tpulm.report.curves import POINTS, curves_of, kept, reading
 from tpulm.report.page import SECTIONS, sections, with_keys
 from tpulm.report.sources import STYLES, Sources
 from tpulm.report.tables import scores_then_and_now
-from tpulm.specs.scores import KIND, Score, token_scores, write_scores
+from tpulm.specs.scores import KIND, Score, scores_in, token_scores, write_scores
 
 pytestmark = pytest.mark.unit
 TEMPLATES = ROOT / "report/page"
@@ -302,6 +302,11 @@ def test_scores_of_before_stand_beside_those_of_today():
         return run | {"metrics": metrics, "scores": [asdict(score), asdict(part)]}
 
     runs = [kept_run("1", 2.5, 40), kept_run("2", 2.25, 50)]
+    first, *_ = scores_in(runs[0]["metrics"])
+    assert first.baselines == {"token frequencies": 6.0} and (first.set, first.split) == ("corpus", "validation")
+    (row, _) = runs[0]["scores"]
+    del row["set"]  # as before 0.3.0
+    assert scores_in({"scores": [row | {"on": "corpus test"}]})[0].set == "corpus"
     kept_runs = {"results/history/mlm/one": [*runs, kept_run("3", 2.125, 50)], "results/history/mlm/gone": runs[:1]}
     lines = scores_then_and_now(kept_runs, ["mlm/one"]).splitlines()[2:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]

@@ -129,11 +129,11 @@ def scores_of(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[
     Beside the score of a finetuned model stands that of its base, unless the evaluation has put it there.
     """
     found = [
-        (said["model"], file, Score(**score))
+        (content["model"], file, score)
         for file in sources.names("evaluation/*/scores.json")
-        for said in [sources.json(file)]
-        for score in said["scores"]
-        if score.get("step") is None
+        for content in [sources.json(file)]
+        for score in scores_in(content)
+        if score.step is None
     ]
     bases = {run["label"]: run.get("base") for run in runs}
     values = {(model, score.name): score.value for model, _, score in found}

@@ -156,13 +156,15 @@ def read_scores(path: str | Path) -> tuple[dict[str, Any], list[Score]]:
 
 def scores_in(content: Mapping[str, Any]) -> list[Score]:
     """Return the scores of the content of a file, also of a metrics.json of version 0.2.0."""
-    if "scores" in content:  # of 0.2.0 without `set`
+    if "scores" in content:  # without `set` before 0.3.0
         return [Score(**{"set": row["on"].partition(" ")[0], **row}) for row in content["scores"]]
     texts = content.get("loss") or {f"corpus_{split}": {"after": content[split]} for split in HELD_OUT}
     found = []
     for name, figures in texts.items():
         text, _, split = name.replace("finetune_", "finetune-text_").rpartition("_")
         others = {BASE: figures["before"]} if "before" in figures else {}
+        if "frequency_loss" in figures["after"]:
+            others[FREQUENCIES] = {LOSS: figures["after"]["frequency_loss"]}
         predicted = figures.get("predicted", figures["after"].get("predicted", "all"))
         found += token_scores(text, split, predicted, figures["after"], others)
     return found
