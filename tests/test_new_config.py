@@ -337,11 +337,11 @@ def reviews_in_csv(folder):
 
 def manual_pages(folder):
     (folder / "own").mkdir()
-    for name in sorted(sys.stdlib_module_names & {"argparse", "csv", "difflib", "email", "json", "logging", "tarfile"}):
-        for number, (key, value) in enumerate(vars(importlib.import_module(name)).items()):
-            if inspect.isclass(value) or inspect.isfunction(value):
+    for name in ("argparse", "ast", "csv", "difflib", "inspect", "logging", "os", "shutil", "statistics", "tarfile"):
+        for key, value in vars(importlib.import_module(name)).items():
+            if (inspect.isclass(value) or inspect.isfunction(value)) and value.__module__ == name:
                 page = pydoc.plain(pydoc.render_doc(value, f"{key}(3)  %s"))
-                (folder / f"own/{name}-{number}.txt").write_text(page)
+                (folder / f"own/{name}-{key}.txt").write_text(page[:4000])
     return "own"
 
 
