@@ -71,7 +71,7 @@ rule clean:
     input:
         code=code_inputs("upkeep/clean", "workflow"),
     params:
-        recipe=SNAKEMAKE_ARGUMENTS,
+        recipe=SNAKEMAKE_ARGUMENTS | {"typed": TYPED},
     log:
         "<logs>/clean.log",
     threads: 1

@@ -114,7 +114,7 @@ def test_cleaning_and_verifying_see_one_experiment(three):
     stray = three / "experiments/one/results/stray.txt"
     stray.write_text("of no job")
     before = fingerprints(three / "experiments/two/results")
-    advice = "to delete these files: snakemake -d experiments/one clean_delete\n"
+    advice = "to delete these files: snakemake clean_delete -d experiments/one\n"
     assert advice in run(three, "one", "clean").stdout and "to delete" not in run(three, "two", "clean").stdout
     for name in ("zero", "one", "two"):
         run(three, name, "clean_delete")

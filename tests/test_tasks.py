@@ -309,7 +309,7 @@ LABELS = [0.0, 1.0] * 5
 MAJORITY = pd.DataFrame(
     {"baseline": "majority", "item": [f"{n:06d}" for n in range(10)], "label": LABELS, "prediction": 0.0}
 )
-RECIPE = {"task": "one", "metrics": ["accuracy"], "title": "is it one", "predict": "class", "selected_on_test": False}
+RECIPE = {"metrics": ["accuracy"], "title": "is it one", "predict": "class", "selected_on_test": False}
 
 
 def test_the_rate_is_selected_by_its_mean_over_seeds_on_validation():
@@ -317,27 +317,30 @@ def test_the_rate_is_selected_by_its_mean_over_seeds_on_validation():
     chains = measured(predictions, ["accuracy"], 2)
     selected = chains[chains["selected"]][["weights", "rate"]].drop_duplicates()
     assert list(map(tuple, selected.to_numpy())) == [("pretrained", 0.1), ("random", 0.2)]
-    ((score, values),), _ = scores_of(RECIPE, predictions, MAJORITY, 2)
+    ((score, values),), _ = scores_of("one", RECIPE, predictions, MAJORITY, 2)
     assert (score.value, score.seeds, score.items, score.chance) == (0.6, [0.5, 0.7], 10, 0.5)
     assert score.baselines == {"most frequent label": 0.5, "same model from random weights": 0.35}
     assert score.low is score.high is None and score.higher_is_better and score.group == "task"
     assert list(values.values()) == [1, 1, 1, 1, 1, 0.5, 0.5, 0, 0, 0] and list(values) == list(MAJORITY["item"])
     also = RECIPE | {"selected_on_test": True}
-    assert scores_of(also, predictions, MAJORITY, 2)[0][0][0].on == "is it one (development set, which also selects)"
+    assert (
+        scores_of("one", also, predictions, MAJORITY, 2)[0][0][0].on
+        == "is it one (development set, which also selects)"
+    )
 
 
 def test_examples_in_the_training_text_are_counted():
     seen = {"000000", "000005", "000009", "000099"}
-    ((score, _),), _ = scores_of(RECIPE, predictions_of(CHAINS, LABELS), MAJORITY, 2, seen)
+    ((score, _),), _ = scores_of("one", RECIPE, predictions_of(CHAINS, LABELS), MAJORITY, 2, seen)
     assert (score.value, score.items, score.in_training_text) == (0.6, 10, 3)
-    ((unknown, _),), _ = scores_of(RECIPE, predictions_of(CHAINS, LABELS), MAJORITY, 2)
+    ((unknown, _),), _ = scores_of("one", RECIPE, predictions_of(CHAINS, LABELS), MAJORITY, 2)
     assert unknown.in_training_text is None
 
 
 def test_a_metric_that_is_no_mean_has_no_items():
     recipe = RECIPE | {"metrics": ["matthews"]}
     none = pd.DataFrame({"baseline": [], "item": [], "label": [], "prediction": []})
-    ((score, values),), chains = scores_of(recipe, predictions_of(CHAINS[:2], LABELS), none, 2)
+    ((score, values),), chains = scores_of("one", recipe, predictions_of(CHAINS[:2], LABELS), none, 2)
     assert (score.metric, score.chance, score.baselines) == ("matthews", 0.0, {})
     assert values == {} and len(chains) == 2
 

@@ -37,10 +37,10 @@ Ask = Callable[[str], list[str]]
 def masked(folder: Path, prompts: Sequence[str]) -> Ask:
     """Return what answers the prompts of a masked model, of a Hugging Face model folder.
 
-    Raises UserError where none of the prompts that are known is one.
+    prompts  those that are known already. Raises UserError where the model could answer none of them
     """
-    for prompt in prompts if all(prompt.count("[MASK]") != 1 for prompt in prompts) else []:
-        check_prompt(prompt)
+    if prompts and all(prompt.count("[MASK]") != 1 for prompt in prompts):
+        check_prompt(prompts[0])
     fill, mask = (on_jax if opens(read_json(folder / "config.json")) else on_tensorflow)(folder)
 
     def ask(prompt: str) -> list[str]:

@@ -7,8 +7,8 @@ input.overlaps        JSON of find_overlap, one for each text that the model was
 output.scores         JSON, see tpulm.specs.scores
 output.by_item        Parquet: score, item, value; of the scores that are a mean over items
 output.chains         CSV: a row for each chain: weights, rate, seed, metrics on both splits, selected (its rate)
-params.recipe         path of the model, step of a checkpoint; task, its name; metrics, title, predict;
-                      selected_on_test, whether the validation split is the test split
+params.recipe         path of the model, step of a checkpoint; metrics, title, predict; selected_on_test, whether the
+                      validation split is the test split
 """
 
 import pandas as pd
@@ -27,7 +27,7 @@ with job(snakemake.log[0], f"{wildcards.task} {recipe['path']}") as say:
     )
     labels = read_json(snakemake.input.task)["labels"]
     in_training = items_in_training(snakemake.input.overlaps, wildcards.task)
-    found, chains = scores_of(recipe, predictions, baselines, len(labels), in_training)
+    found, chains = scores_of(wildcards.task, recipe, predictions, baselines, len(labels), in_training)
     scores = write_scored(snakemake.output, recipe, MASKED, found)
     write_text(snakemake.output.chains, chains.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
     for score in scores:

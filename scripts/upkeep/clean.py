@@ -1,9 +1,11 @@
 """List the files under results/ that no run of the config needs.
 
-params.recipe   arguments of tpulm.release.untracked; targets; results, the folder or URL of the results
+params.recipe   arguments of tpulm.release.untracked; targets; results, the folder or URL of the results; typed, the
+                options of this command as a user types them
 """
 
-from tpulm.core.experiments import directory_option
+import shlex
+
 from tpulm.core.job import job
 
 with job(snakemake.log[0], "clean") as say:
@@ -12,4 +14,5 @@ with job(snakemake.log[0], "clean") as say:
     found = leftovers(snakemake.params.recipe)
     report(found, say)
     if found:
-        say(f"nothing was deleted; to delete these files: snakemake {directory_option()}clean_delete")
+        command = shlex.join(["snakemake", "clean_delete", *snakemake.params.recipe["typed"]])
+        say(f"nothing was deleted; to delete these files: {command}")

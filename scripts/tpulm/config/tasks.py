@@ -98,7 +98,6 @@ class Task:
         """What the job that makes the scores takes of the recipe."""
         splits = self.given_splits
         return {
-            "task": self.name,
             "metrics": self.metrics,
             "title": self.recipe.get("title", self.name),
             "predict": self.recipe["predict"],

@@ -35,7 +35,7 @@ def check_config(made: bool) -> None:
 
 
 def find_experiment(name: str) -> Path | None:
-    """Return the folder of the experiment of this name, or in this folder; None where there is none."""
+    """Return the folder of the experiment that is named by its name or its folder; None where there is none."""
     with contextlib.suppress(OSError):  # a name that is too long
         folders = (Path(name), Path("experiments") / name)
         return next((folder for folder in folders if (folder / CONFIG).is_file()), None)

@@ -237,6 +237,6 @@ def guesses(results: Mapping, tasks: list[str], metric: str, samples: list[Mappi
     targets = Counter(str(sample["target"]) for sample in samples)
     if not 1 < len(targets) <= max(given):
         return chance, {}
-    commonest = max(targets, key=lambda target: targets[target])
+    ((commonest, _),) = targets.most_common(1)
     right = [str(sample["target"]) == commonest for sample in samples]
     return chance, {"always the commonest answer": np.array(right, np.float64)}

@@ -161,6 +161,7 @@ def measured(predictions: pd.DataFrame, metrics: list[str], labels: int) -> pd.D
 
 
 def scores_of(
+    task: str,
     recipe: Mapping,
     predictions: pd.DataFrame,
     baselines: pd.DataFrame,
@@ -169,7 +170,7 @@ def scores_of(
 ) -> tuple[list[item_means.Scored], pd.DataFrame]:
     """Return the scores of a model with their values by item, and the table of its chains.
 
-    recipe       task, its name; metrics, title, predict, selected_on_test
+    task         its name; recipe  metrics, title, predict, selected_on_test
     predictions  see `measured`; baselines  baseline, item, label, prediction: of the test split
     labels       how many there are; 0 where a number is predicted
     in_training  test examples in the text that the model was trained on, see `items_in_training`
@@ -182,8 +183,8 @@ def scores_of(
     test = predictions[predictions["split"] == "test"].merge(selected)
     also = " (development set, which also selects)" if recipe["selected_on_test"] else ""
     on, inside = f"{recipe['title']}{also}", count_in_training(dict.fromkeys(test["item"]), in_training)
-    task, predict = recipe["task"], recipe["predict"]
-    scores = (score_of(metric, task, on, test, baselines, predict, labels) for metric in recipe["metrics"])
+    predict, metrics = recipe["predict"], recipe["metrics"]
+    scores = (score_of(metric, task, on, test, baselines, predict, labels) for metric in metrics)
     return [(replace(score, in_training_text=inside), values) for score, values in scores], chains
 
 

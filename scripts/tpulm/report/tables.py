@@ -5,18 +5,18 @@ import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tpulm.specs.artifacts import HELD_OUT
 from tpulm.specs.recipes import differing
-from tpulm.specs.scores import Score, find_scores, scores_in
+from tpulm.specs.scores import ACCURACY, LOSS, Score, find_scores, scores_in
 
-SPLITS = ("validation", "test")
-FIGURES = ("loss", "accuracy")
+FIGURES = (LOSS, ACCURACY)
 
 
 def held_out(metrics: Mapping) -> dict[str, dict[str, float]]:
     """Return loss and accuracy of the held-out splits of the content of metrics.json, on the text of the training."""
     scores = scores_in(metrics)
     values = {(score.split, score.metric): score.value for score in find_scores(scores, set=scores[0].set)}
-    return {split: {name: values[split, name] for name in FIGURES} for split in SPLITS}
+    return {split: {name: values[split, name] for name in FIGURES} for split in HELD_OUT}
 
 
 def compared(groups: Sequence[dict[str, Any]], metrics: Sequence[dict]) -> list[dict[str, Any]]:
@@ -32,7 +32,7 @@ def compared(groups: Sequence[dict[str, Any]], metrics: Sequence[dict]) -> list[
         figures, left = [held_out(found) for found in left[: group["runs"]]], left[group["runs"] :]
         row = {"stage": group["stage"], "run": group["name"], "seeds": group["runs"]}
         row["settings"] = settings_in_words(group["settings"])
-        for split in SPLITS:
+        for split in HELD_OUT:
             for name in FIGURES:
                 values = [found[split][name] for found in figures]
                 row[f"{split}_{name}"] = round(statistics.fmean(values), 9)
@@ -50,10 +50,10 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """Return rows as a table of Markdown, aligned; the spread follows the mean, as in 5.812 +- 0.014."""
     if not rows:
         return ""
-    heads = ["stage", "run", "seeds", "settings", *(f"{split} {name}" for split in SPLITS for name in FIGURES)]
+    heads = ["stage", "run", "seeds", "settings", *(f"{split} {name}" for split in HELD_OUT for name in FIGURES)]
     cells = [heads]
     for row in rows:
-        values = [spread(row[f"{split}_{name}"], row[f"{split}_{name}_std"]) for split in SPLITS for name in FIGURES]
+        values = [spread(row[f"{split}_{name}"], row[f"{split}_{name}_std"]) for split in HELD_OUT for name in FIGURES]
         cells.append([row["stage"], row["run"], str(row["seeds"]), row["settings"], *values])
     return aligned(cells)
 
