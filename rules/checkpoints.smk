@@ -3,9 +3,9 @@
 from tpulm.specs.artifacts import EXPORTED, resolved
 
 # The scores of each run that the report plots.
-SCORED_STEPS = {path: [file for scores in EVALUATED.all for file in scores.of_steps(path)] for path in RUNS}
+SCORED_STEPS = {path: [file for scores in EVALUATED.all.values() for file in scores.of_steps(path)] for path in RUNS}
 if workflow.is_main_process:
-    for text in (text for scores in EVALUATED.all for text in scores.notes):
+    for text in (text for scores in EVALUATED.all.values() for text in scores.notes):
         say(resolved(text))
 
 

@@ -18,7 +18,7 @@ rule tasks:
     """Target: the scores of every model on every task of evaluation.tasks."""
     localrule: True
     input:
-        [scores.files for scores in EVALUATED.on_tasks.values()],
+        [EVALUATED.on_task(name).files for name in TASKS],
         [chain.pruned for chain in TUNED.values()],
 
 
@@ -132,14 +132,14 @@ rule score_task:
         predictions=f"{TASKS_FOLDER}/{{task}}/{{model}}/predictions.parquet",
         baselines=f"{TASKS_FOLDER}/{{task}}/baselines.parquet",
         task=f"{TASKS_FOLDER}/{{task}}/task.json",
-        overlaps=lambda w: overlaps_of(EVALUATED.on_tasks[w.task].models[w.model], f"tasks/{w.task}"),
+        overlaps=lambda w: overlaps_of(EVALUATED.on_task(w.task).models[w.model], f"tasks/{w.task}"),
         code=code_inputs("tasks/score_task", "data"),
     output:
         scores=f"{TASKS_FOLDER}/{{task}}/{{model}}/scores.json",
         by_item=f"{TASKS_FOLDER}/{{task}}/{{model}}/items.parquet",
         chains=f"{TASKS_FOLDER}/{{task}}/{{model}}/chains.csv",
     params:
-        recipe=lambda w: TASKS[w.task].scoring | EVALUATED.on_tasks[w.task].models[w.model].named,
+        recipe=lambda w: TASKS[w.task].scoring | EVALUATED.on_task(w.task).models[w.model].named,
     log:
         "<logs>/evaluation/tasks/{task}/{model}/score.log",
     wildcard_constraints:

@@ -33,7 +33,7 @@ rule prune_checkpoint:
     input:
         # The next checkpoint must be complete: until then, an interrupted segment restarts from this one.
         following=lambda w: in_place(CHAINS[w.chain].next_state(int(w.step))),
-        measured=lambda w: [file for scores in EVALUATED.all for file in scores.before_pruning(w.chain, int(w.step))],
+        measured=lambda w: EVALUATED.before_pruning(w.chain, int(w.step)),
         code=code_inputs("upkeep/prune_checkpoint", "data"),
     output:
         "<results>/{chain}/checkpoints/{step}/pruned.json",

@@ -21,6 +21,7 @@ from tpulm.config.evaluations import Evaluations
 from tpulm.config.outline import Outline
 from tpulm.config.reading import merge, read_yaml
 from tpulm.core import ledger
+from tpulm.specs.artifacts import TOKENIZER_FILES
 from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[1]
@@ -120,6 +121,14 @@ def copy_parts(source: Path, folder: Path) -> None:
             shutil.copytree(source / part, folder / part)
         else:
             shutil.copy2(source / part, folder / part)
+
+
+def write_tokenizer_to(out: Path, source: Path, key: str = "tokenizer.pretrained") -> int:
+    """Write the tokenizer of a folder below `out`, as a job does for `key`; return its size."""
+    from tpulm.tokenization.folder import write_tokenizer  # it imports transformers
+
+    out.mkdir(exist_ok=True)
+    return write_tokenizer(source, [out / name for name in TOKENIZER_FILES.values()], f"{key} is {source}")
 
 
 def outside() -> dict[str, str]:

@@ -583,7 +583,7 @@ def test_fetching_says_what_is_wrong(jax_backend, monkeypatch, preset):
     from tpulm.compat.keras_hub import built_in_presets
     from tpulm.models.presets import is_keras_preset, locate
 
-    assert locate(str(preset), None, "base.x.preset") == preset and is_keras_preset(preset)
+    assert locate(str(preset), None, "base.x.preset is it") == preset and is_keras_preset(preset)
     # The config is held against a list of the names; `make presets` writes it.
     known = keras_hub.models.CausalLM.presets
     assert (ROOT / "schemas/presets.txt").read_text().split() == sorted(known)
@@ -593,8 +593,8 @@ def test_fetching_says_what_is_wrong(jax_backend, monkeypatch, preset):
         raise ConnectionError("no route to host\nand more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", no_network)
-    with pytest.raises(UserError, match=r"^base\.x\.preset is hf://google/gemma-2b, .*no route to host\)"):
-        locate("hf://google/gemma-2b", "0" * 40, "base.x.preset")
+    with pytest.raises(UserError, match=r"^base\.x\.preset is hf://google/gemma-2b at .*no route to host\)"):
+        locate("hf://google/gemma-2b", "0" * 40, "base.x.preset is hf://google/gemma-2b")
 
 
 # Samples

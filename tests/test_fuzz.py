@@ -15,6 +15,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from conftest import write_tokenizer_to
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_corpus import parquet, write
@@ -30,7 +31,6 @@ from tpulm.records.external import take_shard
 from tpulm.records.tfrecord import scan
 from tpulm.release.rebuild import unpack
 from tpulm.release.verify import damages_of, read_manifest
-from tpulm.tokenization.folder import save_pretrained
 
 pytestmark = pytest.mark.unit
 
@@ -147,7 +147,7 @@ def tokenizer(place: Path):
     folder = tiny_folder(place)
     for name in ("model.safetensors", "config.json"):
         (folder / name).unlink()
-    return folder, lambda out: save_pretrained(str(folder), None, str(out), "x")
+    return folder, lambda out: write_tokenizer_to(out, folder, "x")
 
 
 def preset(place: Path):

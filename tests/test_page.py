@@ -13,7 +13,7 @@ from conftest import ROOT, write_record
 from page_reader import PLANNED, Page, check_page
 from tpulm.core import accelerators, ledger
 from tpulm.report import jobs
-from tpulm.report.curves import POINTS, curves_of, kept, reading
+from tpulm.report.curves import POINTS, curves_of, kept
 from tpulm.report.page import SECTIONS, sections, with_keys
 from tpulm.report.sources import STYLES, Sources
 from tpulm.report.tables import scores_then_and_now
@@ -229,8 +229,9 @@ def test_the_first_screen_says_what_the_table_of_scores_says(results):
     path.parent.mkdir(parents=True)
     write_scores(path, "mlm/one", "masked", [pairs, pseudo])
     summary = told(results).partition('id="text-title"')[0]
-    assert re.findall('class="verdict">(.*?)<', summary) == ["level"] and reading(pairs).startswith("level with 5-gram")
-    assert "2.336" in summary and "1.479" not in summary and reading(pseudo) == ""
+    assert re.findall('class="verdict">(.*?)<', summary) == ["level"]
+    assert pairs.comparison.startswith("level with 5-gram")
+    assert "2.336" in summary and "1.479" not in summary and pseudo.comparison == ""
 
 
 def test_a_wrong_number_of_a_table_or_a_chart_is_found(results):

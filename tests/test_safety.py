@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from conftest import CANARIES, ROOT, write_yaml
+from conftest import CANARIES, ROOT, write_tokenizer_to, write_yaml
 from tpulm.config import checks
 from tpulm.core import foreign_folders
 from tpulm.core.arrays import load_arrays
@@ -172,18 +172,14 @@ EVIL_TOKENIZER = {"tokenizer_class": "EvilTokenizer", "auto_map": {"AutoTokenize
 def test_a_tokenizer_with_code_of_its_own(tmp_path, planted):
     config = json.dumps(EVIL_TOKENIZER)
     folder = write_files(tmp_path / "evil", evil__py=planted[1], tokenizer_config__json=config, vocab__json="{}")
-    from tpulm.tokenization.folder import save_pretrained  # as below: not for each process of the tests
-
     with pytest.raises(UserError, match=f"^tokenizer.pretrained is {folder}, .*tokenizer_config.json .*auto_map"):
-        save_pretrained(str(folder), None, str(tmp_path / "out"))
+        write_tokenizer_to(tmp_path / "out", folder)
 
 
 def test_a_tokenizer_that_is_a_pickle(tmp_path, planted):
     folder = write_files(tmp_path / "evil", tokenizer__json=planted[0], vocab__txt=planted[0])
-    from tpulm.tokenization.folder import save_pretrained
-
     with pytest.raises(UserError, match=f"^tokenizer.pretrained is {folder}, "):
-        save_pretrained(str(folder), None, str(tmp_path / "out"))
+        write_tokenizer_to(tmp_path / "out", folder)
 
 
 GEMMA = {"model_type": "gemma", "architectures": ["GemmaForCausalLM"], "hidden_size": 8}

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
+from conftest import ROOT, write_tokenizer_to
 from tokenizers import models
 from tokenizers.trainers import UnigramTrainer
 from tpulm.core.errors import UserError
@@ -396,9 +396,7 @@ def test_auto_tokenizer_loads_and_round_trips(saved, texts):
 
 @pytest.mark.unit
 def test_pretrained_folder_is_taken_as_it_is(saved, tmp_path, texts):
-    from tpulm.tokenization.folder import save_pretrained
-
-    assert save_pretrained(str(saved), None, str(tmp_path)) == 1000
+    assert write_tokenizer_to(tmp_path, saved) == 1000
     first, second = folder.load(saved / "tokenizer.json"), folder.load(tmp_path / "tokenizer.json")
     assert [e.ids for e in first.encode_batch(texts)] == [e.ids for e in second.encode_batch(texts)]
     ids = folder.special_ids(second, tmp_path / "special_tokens_map.json")
@@ -408,16 +406,14 @@ def test_pretrained_folder_is_taken_as_it_is(saved, tmp_path, texts):
 
 @pytest.mark.unit
 def test_pretrained_without_a_tokenizer_or_mask_is_refused(saved, tmp_path):
-    from tpulm.tokenization.folder import save_pretrained
-
     with pytest.raises(UserError, match=f"^tokenizer.pretrained is {tmp_path}, "):
-        save_pretrained(str(tmp_path), None, str(tmp_path / "out"))
+        write_tokenizer_to(tmp_path / "out", tmp_path)
     tokens = json.loads((saved / "tokenizer_config.json").read_text())
     del tokens["mask_token"]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokens))
     (tmp_path / "tokenizer.json").write_text((saved / "tokenizer.json").read_text())
     with pytest.raises(UserError, match=f"^tokenizer.pretrained is {tmp_path}, .* no mask_token"):
-        save_pretrained(str(tmp_path), None, str(tmp_path / "out"))
+        write_tokenizer_to(tmp_path / "out", tmp_path)
 
 
 @pytest.mark.unit

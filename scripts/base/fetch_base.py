@@ -10,7 +10,7 @@ params.recipe.revision   commit of an hf:// repository, otherwise null
 import shutil
 import traceback
 
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, first_line
 from tpulm.core.files import fingerprints, write_json
 from tpulm.core.foreign_folders import PICKLES, check_preset
 from tpulm.core.job import job
@@ -25,11 +25,12 @@ with job(snakemake.log[0], f"base {run}") as say:
     from tpulm.models.from_transformers import load_transformers
 
     where = f"base.{run}.preset"
+    given = f"{where} is {recipe['preset']}"
     say(f"fetching {recipe['preset']}")
-    folder = locate(recipe["preset"], recipe["revision"], where)
+    folder = locate(recipe["preset"], recipe["revision"], given)
     if not (folder / "config.json").is_file():
-        raise UserError(f"{where} is {recipe['preset']}, which is not a preset folder: it has no config.json.")
-    check_preset(folder, f"{where} is {recipe['preset']}")
+        raise UserError(f"{given}, which is not a preset folder: it has no config.json.")
+    check_preset(folder, given)
     if is_keras_preset(folder):
         unread = shutil.ignore_patterns(".*", "*.py", *(f"*{suffix}" for suffix in PICKLES))
         with atomic_folder(snakemake.output.folder) as partial:
@@ -40,8 +41,7 @@ with job(snakemake.log[0], f"base {run}") as say:
             model = load_transformers(folder, where)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             traceback.print_exc()  # to the log
-            said = (str(error).strip() or type(error).__name__).splitlines()[0][:300].rstrip(". ")
-            raise UserError(f"{where} is {recipe['preset']}, which cannot be opened ({said}).") from None
+            raise UserError(f"{given}, which cannot be opened ({first_line(error)}).") from None
         save_preset(model, snakemake.output.folder)
     write_json(snakemake.output.fingerprint, fingerprints(snakemake.output.folder))
     say(f"saved as {snakemake.output.folder}")

@@ -7,27 +7,23 @@ params.recipe.revision     commit on the hub; None for a local folder
 params.recipe.key          of the run in the config; backend, by which the model is to be opened
 """
 
-import tempfile
-
 from tpulm.core.errors import UserError
-from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 
 with job(snakemake.log[0], snakemake.wildcards.fetched) as say:
     from tpulm.models.masked_folders import locate, save_folder
-    from tpulm.tokenization.folder import save_pretrained
+    from tpulm.tokenization.folder import write_tokenizer
 
     recipe = snakemake.params.recipe
-    name, revision, key = recipe["pretrained"], recipe["revision"], recipe["key"]
+    name, key = recipe["pretrained"], recipe["key"]
+    given = f"{key} is {name}"
     config_json, weights, *tokenizer = snakemake.output
-    with tempfile.TemporaryDirectory() as scratch:
-        size = save_pretrained(name, revision, scratch, key)
-        config = save_folder(locate(name, revision, key), key, recipe["backend"], config_json, weights)
-        if size > config.vocab_size:
-            raise UserError(
-                f"{key} is {name}, whose tokenizer has {size:,} pieces, but whose model has {config.vocab_size:,}; "
-                "allowed: a model with its own tokenizer."
-            )
-        for target in tokenizer:
-            write_json(target, read_json(f"{scratch}/{target.rpartition('/')[2]}"))
+    folder = locate(name, recipe["revision"], given)
+    size = write_tokenizer(folder, tokenizer, given)
+    config = save_folder(folder, key, recipe["backend"], config_json, weights)
+    if size > config.vocab_size:
+        raise UserError(
+            f"{given}, whose tokenizer has {size:,} pieces, but whose model has {config.vocab_size:,}; allowed: a "
+            "model with its own tokenizer."
+        )
     say(f"{name}: {config.model_type}, vocabulary of {config.vocab_size:,}")

@@ -10,22 +10,14 @@ params.where               the config key that names it
 params.trains              whether models are trained with it, which takes special tokens
 """
 
-import tempfile
-
-from tpulm.core.files import read_json, write_json
+from tpulm.core import hub
 from tpulm.core.job import job
 
 with job(snakemake.log[0], snakemake.wildcards.tokenizer) as say:
-    from tpulm.tokenization.folder import REQUIRED, save_pretrained
+    from tpulm.tokenization.folder import REQUIRED, write_tokenizer
 
-    recipe, output = snakemake.params.recipe, snakemake.output
-    with tempfile.TemporaryDirectory() as folder:
-        required = REQUIRED if snakemake.params.trains else ()
-        size = save_pretrained(recipe["pretrained"], recipe["revision"], folder, snakemake.params.where, required)
-        for name, target in (
-            ("tokenizer.json", output.tokenizer),
-            ("tokenizer_config.json", output.config),
-            ("special_tokens_map.json", output.special_tokens_map),
-        ):
-            write_json(target, read_json(f"{folder}/{name}"))
-    say(f"{recipe['pretrained']}: {size:,} pieces")
+    name, revision = snakemake.params.recipe["pretrained"], snakemake.params.recipe["revision"]
+    given = f"{snakemake.params.where} is {name}"
+    folder = hub.fetch(name, revision, given, hub.TOKENIZER)
+    size = write_tokenizer(folder, snakemake.output, given, REQUIRED if snakemake.params.trains else ())
+    say(f"{name}: {size:,} pieces")

@@ -114,11 +114,12 @@ class Evaluation:
 class Evaluations:
     """The scores of a config: their files, what each is made of, and the runs that are trained for them.
 
-    of_text   on held-out text and pairs
-    tasks     tasks with labels by name; on_tasks  the scores on each; chains_of  the runs of each (task, path of model)
+    all       every evaluation by its folder below results/evaluation/: tasks/NAME/, harness/NAME/, and "" for the one
+              on held-out text and pairs (of_text)
+    tasks     tasks with labels by name; chains_of  the runs of each (task, path of model)
     planned   what one plan is of, by its folder below results/plan/: a run, or all chains of a model on a task, also
               those of checkpoints whose weights were let go
-    harness   tasks of the harness by name; by_harness  the scores on each
+    harness   tasks of the harness by name
     """
 
     def __init__(self, outline: Outline, exists: Callable[[str], bool]):
@@ -134,17 +135,21 @@ class Evaluations:
             for path, model in outline.models.items()
             if (model.stage == "mlm" or path in runs) and (self.pair_files or self.documents_of(model))
         }
-        self.of_text = Evaluation("evaluation.checkpoints", evaluation["checkpoints"], ends, runs, exists)
+        causal = {path: model for path, model in outline.models.items() if model.stage != "mlm"}
         self.tasks: dict[str, Task] = {name: task for name, task in every_task(outline).items() if task.models}
-        self.on_tasks = {
-            name: Evaluation(
-                f"{task.key}.checkpoints", task.recipe["checkpoints"], task.models, runs, exists, f"tasks/{name}/"
-            )
-            for name, task in self.tasks.items()
+        self.harness: dict[str, HarnessTask] = tasks_of(self.config)
+        asked = {"": ("evaluation", evaluation, ends)}
+        asked |= {f"tasks/{name}/": (task.key, task.recipe, task.models) for name, task in self.tasks.items()}
+        asked |= {f"harness/{name}/": (task.key, task.recipe, causal) for name, task in self.harness.items()}
+        self.all = {
+            folder: Evaluation(f"{key}.checkpoints", recipe["checkpoints"], models, runs, exists, folder)
+            for folder, (key, recipe, models) in asked.items()
         }
+        self.of_text = self.all[""]
         self.chains_of: dict[tuple[str, str], list[Run]] = {}
         self.planned = {path: [run] for path, run in runs.items()}
-        for name, scores in self.on_tasks.items():
+        for name in self.tasks:
+            scores = self.on_task(name)
             for path, model in scores.ends.items():
                 planned: dict[str, Run] = {}
                 for start in [model, *(runs[path].at(step) for step in scores.steps.get(path, []))]:
@@ -153,15 +158,10 @@ class Evaluations:
                     if start.path in scores.models:
                         self.chains_of[name, start.path] = chains
                 self.planned[f"tasks/{name}/{path}"] = list(planned.values())
-        self.harness: dict[str, HarnessTask] = tasks_of(self.config)
-        causal = {path: model for path, model in outline.models.items() if model.stage != "mlm"}
-        self.by_harness = {
-            name: Evaluation(
-                f"{task.key}.checkpoints", task.recipe["checkpoints"], causal, runs, exists, f"harness/{name}/"
-            )
-            for name, task in self.harness.items()
-        }
-        self.all = [self.of_text, *self.on_tasks.values(), *self.by_harness.values()]
+
+    def on_task(self, name: str) -> Evaluation:
+        """Return the evaluation of models on a task with labels."""
+        return self.all[f"tasks/{name}/"]
 
     @cached_property
     def tuned(self) -> dict[str, Run]:
@@ -176,7 +176,8 @@ class Evaluations:
     @cached_property
     def asked_by_harness(self) -> dict[str, Model]:
         """Every model that a task of the harness asks, by its path."""
-        return {path: model for scores in self.by_harness.values() for path, model in scores.models.items()}
+        evaluations = [self.all[f"harness/{name}/"] for name in self.harness]
+        return {path: model for evaluation in evaluations for path, model in evaluation.models.items()}
 
     @cached_property
     def files(self) -> list[str]:
@@ -186,12 +187,16 @@ class Evaluations:
             for run in self.generating.values()
             for file in (*FILES, "responses.json")
         ]
-        found = [file for scores in self.all for file in scores.files]
+        found = [file for scores in self.all.values() for file in scores.files]
         return found + responses + [mark for chain in self.tuned.values() for mark in chain.pruned]
 
     def of_model(self, path: str) -> list[str]:
         """Return every file of scores of the model that a run ends with."""
         return [file for file in self.files if file.endswith(f"/{path}/{FILES[0]}")]
+
+    def before_pruning(self, path: str, step: int) -> list[str]:
+        """Return the scores that a checkpoint waits for before its arrays are deleted."""
+        return [file for scores in self.all.values() for file in scores.before_pruning(path, step)]
 
     def sampling_of(self, collection: str) -> dict:
         """Return how documents of a text are drawn: as many as any model is scored on.

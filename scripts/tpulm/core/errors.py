@@ -1,6 +1,7 @@
 """The exception for user errors, as opposed to bugs, and how they show what was found."""
 
 import json
+import re
 import unicodedata
 
 LONGEST = 2000  # characters of a sentence; data can have names of any length
@@ -26,6 +27,12 @@ def shown(text: str) -> str:
         for one in text
     )
     return safe if len(safe) <= LONGEST else f"{safe[: LONGEST // 2]} ... {safe[-LONGEST // 2 :]}"
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, short, without what follows the path of an address."""
+    text = str(error).strip().splitlines()
+    return re.sub(r"(https?://[^\s?]+)\?\S+", r"\1", text[0])[:200].rstrip(". :") if text else type(error).__name__
 
 
 def describe(value: object) -> str:

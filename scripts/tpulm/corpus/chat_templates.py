@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from tpulm.core import hub
 from tpulm.core.errors import UserError
 from tpulm.specs.texts import CHAT_TEMPLATE_FILES, GEMMA
 
@@ -41,8 +42,10 @@ def find_chat_template(where: str, given: str, revision: str | None, files: Sequ
         return described(f"{where} {GEMMA}", GEMMA_TEMPLATE, {"bos_token": "<bos>", "eos_token": "<eos>"}, None)
     if given.endswith(".jinja") and not os.path.isdir(given):
         return described(given, text_of(given), {}, None)
-    found = {os.path.basename(file): text_of(file) for file in files} if files else fetched(where, given, revision)
-    place = f"{where}: {given}"
+    if not files:
+        folder = hub.fetch(given, revision, f"{where} is {given}", list(CHAT_TEMPLATE_FILES))
+        files = [str(folder / name) for name in CHAT_TEMPLATE_FILES if (folder / name).is_file()]
+    found, place = {os.path.basename(file): text_of(file) for file in files}, f"{where}: {given}"
     try:
         config = json.loads(found.get("tokenizer_config.json", "{}"))
     except ValueError as error:
@@ -72,24 +75,3 @@ def text_of(file: str) -> str:
         raise UserError(f"{file} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{file} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}.") from None
-
-
-def fetched(where: str, name: str, revision: str | None) -> dict[str, str]:
-    """Return the files of a tokenizer on the hub that may hold a chat template, by name. Raises UserError."""
-    import huggingface_hub
-    from huggingface_hub.errors import EntryNotFoundError
-
-    found = {}
-    for file in CHAT_TEMPLATE_FILES:
-        try:
-            found[file] = text_of(huggingface_hub.hf_hub_download(name, file, revision=revision))
-        except EntryNotFoundError:
-            continue
-        except Exception as error:  # network, credentials, terms that were not accepted, no such repository
-            reason = str(error).strip().splitlines()[0][:200].rstrip(". ") if str(error).strip() else "no reason given"
-            raise UserError(
-                f"{where} is {name} at revision {revision}, which could not be downloaded "
-                f"({type(error).__name__}: {reason}); it needs the network or a copy in the cache of huggingface_hub, "
-                "and HF_TOKEN if it is not public."
-            ) from None
-    return found

@@ -18,7 +18,8 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
 from tpulm.core import bucket
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, first_line
+from tpulm.core.hub import not_fetched
 from tpulm.corpus.rows import Documents, Form
 from tpulm.corpus.sources import Part, divisible, kind_of, packed, reading
 
@@ -290,7 +291,7 @@ def json_lines_documents(file: str, form: Form, piece: tuple[int, int]) -> Docum
                 try:
                     row = json.loads(text)
                 except (ValueError, RecursionError) as error:
-                    raise UserError(f"{place}, is not valid JSON: {reason(error)}.") from None
+                    raise UserError(f"{place}, is not valid JSON: {first_line(error)}.") from None
                 documents.append(form.document_of(place, row))
         yield documents
 
@@ -326,7 +327,7 @@ def mistake(file: str, error: Exception) -> UserError:
     except (EOFError, gzip.BadGzipFile, zlib.error):
         return UserError(f"{file} is not a complete gzip file.")
     needed = "; allowed: fields that commas divide, in quotes where they have commas" if kind == "csv" else ""
-    return UserError(f"{file} is not a complete {name_of(file)} file: {reason(error)}{needed}.")
+    return UserError(f"{file} is not a complete {name_of(file)} file: {first_line(error)}{needed}.")
 
 
 def plain_text(file: str, text: str) -> str:
@@ -385,12 +386,6 @@ def name_of(file: str) -> str:
     return kinds[kind_of(file)]
 
 
-def reason(error: Exception) -> str:
-    """Return the first line of an error's text, short, without what follows the path of an address."""
-    text = str(error).strip().splitlines()
-    return re.sub(r"(https?://[^\s?]+)\?\S+", r"\1", text[0])[:200].rstrip(". ") if text else type(error).__name__
-
-
 if TYPE_CHECKING:
     from datasets import Dataset
 
@@ -425,14 +420,11 @@ def load_hub(where: str, recipe: dict, form: Form) -> "Dataset":
         ) from error
     except (OSError, datasets.exceptions.DatasetsError) as error:
         at = f" at revision {recipe['revision']}" if recipe.get("revision") else ""
-        raise UserError(
-            f"{where}.dataset is {recipe['dataset']}{at}, which could not be downloaded ({reason(error)}); it needs "
-            "the network or a copy in the cache of `datasets`, and HF_TOKEN if it is not public."
-        ) from error
+        raise not_fetched(f"{where}.dataset is {recipe['dataset']}{at}", error) from error
     except ValueError as error:
         raise UserError(
             f"{where}: {recipe['dataset']} does not have this data (name {recipe.get('name') or 'not set'}, "
-            f"splits.{split} {expression}): {reason(error)}."
+            f"splits.{split} {expression}): {first_line(error)}."
         ) from error
     form.check(recipe["dataset"], loaded.column_names)
     return loaded

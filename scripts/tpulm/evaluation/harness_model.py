@@ -34,10 +34,11 @@ def padded_length(length: int, longest: int) -> int:
     return max(length, min(size, longest))
 
 
-def batches(lengths: Sequence[int], longest: int, replicas: int) -> Iterator[tuple[list[int], int, int]]:
-    """Yield which rows are a batch, its number of rows, and its length.
+def batches(lengths: Sequence[int], longest: int, replicas: int) -> Iterator[tuple[list[int], int]]:
+    """Yield which rows are a batch, and its length.
 
-    lengths   tokens of each row; longest  of the lengths to pad to; replicas  the number of rows is a multiple of it
+    lengths   tokens of each row; longest  of the lengths to pad to
+    replicas  the number of rows of a full batch is a multiple of it
     """
     by_length: defaultdict[int, list[int]] = defaultdict(list)
     for row, length in enumerate(lengths):
@@ -46,7 +47,7 @@ def batches(lengths: Sequence[int], longest: int, replicas: int) -> Iterator[tup
         size = max(1, TOKENS // length)
         size = -(-size // replicas) * replicas
         for start in range(0, len(rows), size):
-            yield rows[start : start + size], size, length
+            yield rows[start : start + size], length
 
 
 def scored_row(number: int, ids: Sequence[int], predicted: int) -> Row:
@@ -203,7 +204,7 @@ class KerasLM(TemplateLM):
         stops = self.stop_ids(until)
         texts = [""] * len(contexts)
         lengths = [len(row) + new for row in encoded]
-        for chosen, size, length in batches(lengths, self.max_length, self.distribution.num_model_replicas):
+        for chosen, length in batches(lengths, self.max_length, self.distribution.num_model_replicas):
             size = len(chosen) + -len(chosen) % self.distribution.num_model_replicas
             tokens = np.full((size, length), self.special["pad"], np.int32)
             mask = np.zeros((size, length), bool)

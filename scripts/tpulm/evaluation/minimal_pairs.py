@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tpulm.core.errors import UserError
-from tpulm.corpus.files import import_datasets, load_hub, read_files, read_hub, reason
+from tpulm.core.hub import not_fetched
+from tpulm.corpus.files import import_datasets, load_hub, read_files, read_hub
 from tpulm.corpus.rows import Form, encodable
 from tpulm.evaluation.material import Item, Passage
 
@@ -59,7 +60,4 @@ def configurations(where: str, recipe: Mapping) -> list[str]:
     try:
         return datasets.get_dataset_config_names(recipe["dataset"], revision=recipe.get("revision"))
     except (OSError, RuntimeError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise UserError(
-            f"{where}.dataset is {recipe['dataset']}, whose configurations could not be listed ({reason(error)}); it "
-            "needs the network or a copy in the cache of `datasets`, and HF_TOKEN if it is not public."
-        ) from error
+        raise not_fetched(f"{where}.dataset is {recipe['dataset']}", error) from error

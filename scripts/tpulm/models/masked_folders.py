@@ -4,7 +4,6 @@ What is kept of one is a folder as runs export it, see MODEL_FILES of tpulm.spec
 TensorFlow is imported.
 """
 
-import os
 from pathlib import Path
 
 import ml_dtypes  # noqa: F401 (makes bfloat16 known to NumPy)
@@ -14,7 +13,8 @@ from safetensors.numpy import save_file
 from transformers import AutoConfig, PretrainedConfig
 from transformers.modeling_tf_pytorch_utils import apply_transpose, convert_tf_weight_name_to_pt_weight_name
 
-from tpulm.core.errors import UserError
+from tpulm.core import hub
+from tpulm.core.errors import UserError, first_line
 from tpulm.core.files import atomic_write, read_json, write_text
 from tpulm.core.foreign_folders import check_folder, check_hdf5
 from tpulm.specs.masked_architectures import find_architecture
@@ -46,7 +46,6 @@ def save_model(path: str, arrays: dict[str, np.ndarray]) -> None:
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 HDF5 = "tf_model.h5"
-WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]
 # Buffers that old versions of transformers saved; they are computed, not learned.
 BUFFERS = ("position_ids", "token_type_ids")
 # Names of the first versions of BERT in PyTorch; then the bias of the head, which has had two names, one tied to the
@@ -59,28 +58,10 @@ BIASES = {
 }
 
 
-def locate(name: str, revision: str | None, where: str) -> Path:
-    """Return a local folder with the files of a model, downloaded where it is not local; no pickle is.
-
-    name   local folder, or name on the Hugging Face hub; revision  commit there
-    where  the config key of the model. Raises UserError, naming it, when it cannot be fetched.
-    """
-    if os.path.isdir(name):
-        return Path(name)
-    import huggingface_hub
-
-    try:
-        folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=WANTED))
-        if not list(folder.glob("*.safetensors")):
-            huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=[HDF5])
-        return folder
-    except Exception as error:  # network, credentials, terms that were not accepted, no such repository
-        reason = str(error).strip().splitlines()[0][:200].rstrip(". ") if str(error).strip() else "no reason given"
-        raise UserError(
-            f"{where} is {name} at revision {revision}, which could not be downloaded ({type(error).__name__}: "
-            f"{reason}); it needs the network or a copy in the cache of huggingface_hub, and HF_TOKEN if it is "
-            "not public."
-        ) from None
+def locate(name: str, revision: str | None, given: str) -> Path:
+    """Return a local folder with the files of a model; see `hub.fetch`. No pickle is downloaded."""
+    folder = hub.fetch(name, revision, given, [*hub.TOKENIZER, "*.safetensors"])
+    return folder if any(folder.glob("*.safetensors")) else hub.fetch(name, revision, given, [*hub.TOKENIZER, HDF5])
 
 
 def read_config(folder: Path, where: str, backend: str) -> PretrainedConfig:
@@ -89,10 +70,9 @@ def read_config(folder: Path, where: str, backend: str) -> PretrainedConfig:
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # whatever a class of transformers makes of values that are no config's
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200].rstrip(". :")
         raise UserError(
-            f"{where} is {folder}, whose config.json cannot be read ({reason}); allowed: a folder in the format of "
-            "transformers."
+            f"{where} is {folder}, whose config.json cannot be read ({first_line(error)}); allowed: a folder in the "
+            "format of transformers."
         ) from None
     find_architecture(config.model_type, where, backend)
     config.torch_dtype = None

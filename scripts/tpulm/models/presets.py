@@ -3,38 +3,21 @@
 import os
 from pathlib import Path
 
-from tpulm.core import processes
+from tpulm.core import hub, processes
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, sha256_of_each
 
 
-def locate(preset: str, revision: str | None, where: str) -> Path:
-    """Return a local folder with the files of a preset, downloaded where it is not local.
+def locate(preset: str, revision: str | None, given: str) -> Path:
+    """Return a local folder with the files of a preset; see `hub.fetch`.
 
-    preset    a folder, hf://OWNER/NAME (at `revision`), kaggle://OWNER/MODEL/keras/VARIANT/VERSION, or a
-              preset name of keras-hub, which this version of keras-hub pins to such a version
-    where     the config key of the preset. Raises UserError, naming it, when there is no such preset or no way to it.
+    preset  a folder or an address of a hub, or a preset name of keras-hub, which this version of keras-hub pins to one
     """
-    if os.path.isdir(preset):
-        return Path(preset)
-    try:
-        if preset.startswith("hf://"):
-            import huggingface_hub
+    if os.path.isdir(preset) or "://" in preset:
+        return hub.fetch(preset, revision, given)
+    from tpulm.compat.keras_hub import built_in_presets
 
-            return Path(huggingface_hub.snapshot_download(preset.removeprefix("hf://"), revision=revision))
-        import kagglehub
-
-        from tpulm.compat.keras_hub import built_in_presets
-
-        handle = preset if preset.startswith("kaggle://") else built_in_presets()[preset]["kaggle_handle"]
-        return Path(kagglehub.model_download(handle.removeprefix("kaggle://")))
-    except Exception as error:  # of any of the libraries that fetch: network, credentials, terms not accepted
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else ""
-        raise UserError(
-            f"{where} is {preset}, which could not be downloaded ({type(error).__name__}: {reason}); it needs the "
-            "network and, for a gated model, accepted terms and credentials in the environment: HF_TOKEN, or "
-            "KAGGLE_USERNAME and KAGGLE_KEY."
-        ) from None
+    return hub.fetch(built_in_presets()[preset]["kaggle_handle"], revision, given)
 
 
 def refuse_damaged(folder: str | Path, fingerprint: str | Path) -> None:

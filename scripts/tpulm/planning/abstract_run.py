@@ -9,13 +9,13 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import huggingface_hub
 import jax
 import keras
 import keras_hub
 import numpy as np
 
 from tpulm.compat.keras_hub import read_preset_file
+from tpulm.core import hub
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.models.building import build_abstract_model
@@ -54,8 +54,7 @@ def preset_backbone(preset: str, revision: str | None) -> tuple[type, dict]:
         return getattr(keras_hub.models, known[0]), known[1]
     try:
         if preset.startswith("hf://"):
-            name = preset.removeprefix("hf://")
-            config = read_json(huggingface_hub.hf_hub_download(name, "config.json", revision=revision))
+            config = read_json(hub.fetch(preset, revision, preset, ["config.json"]) / "config.json")
         else:
             config = read_preset_file(preset, "config.json")
     except Exception as error:

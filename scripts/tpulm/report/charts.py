@@ -4,8 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tpulm.core.files import atomic_write
+from tpulm.specs.scores import Score
 
 NUMBER = {"type": "quantitative"}
+LIGHT, BLUE, ORANGE, GREY = "#c1d4e7", "#2f6fb0", "#d1701f", "#8a94a0"
 CROSS = "#c8511b"  # of crosses; reads on light and on dark
 SHAPES = ["cross", "diamond", "square", "triangle-up", "triangle-down", "triangle-right", "triangle-left"]
 FEW = 40  # bars that each have a label
@@ -76,6 +78,41 @@ def intervals(rows: Sequence[Mapping[str, Any]], baselines: Sequence[Mapping[str
     return {"height": 26 * len({row["name"] for row in rows}), "layer": layers}
 
 
+def point_of(name: str, score: Score) -> dict[str, Any]:
+    """Return a score as a point with its interval."""
+    return {"name": name, "value": score.value, "low": score.low, "high": score.high}
+
+
+def by_tokens(scores: Sequence[tuple[str, Score, int]]) -> dict:
+    """Return a line for each name, with its intervals: scores of checkpoints by tokens seen. A dashed line is chance.
+
+    scores  name of the line, score, and the tokens that the checkpoint has seen
+    """
+    points = [point_of(name, score) | {"tokens": tokens} for name, score, tokens in scores]
+    chances = {score.chance for _, score, _ in scores if score.chance is not None}
+    x = {"field": "tokens", **NUMBER, "title": "tokens seen in training", "axis": {"format": "~s", "tickCount": 6}}
+    y = {"field": "value", **NUMBER, "title": scores[0][1].metric.replace("_", " "), "scale": {"zero": False}}
+    color = {"field": "name", "type": "nominal", "title": None, "sort": None, "legend": {"orient": "top"}}
+    layers = [
+        {
+            "data": {"values": [point for point in points if point["low"] is not None]},
+            "mark": {"type": "area", "opacity": 0.15},
+            "encoding": {"x": x, "y": y | {"field": "low"}, "y2": {"field": "high"}, "color": color},
+        },
+        {
+            "data": {"values": points},
+            "mark": {"type": "line", "point": True, "tooltip": {"content": "data"}},
+            "encoding": {"x": x, "y": y, "color": color},
+        },
+        {
+            "data": {"values": [{"value": chance} for chance in sorted(chances)]},
+            "mark": {"type": "rule", "strokeDash": [3, 3], "color": GREY},
+            "encoding": {"y": {"field": "value", **NUMBER}},
+        },
+    ]
+    return {"layer": layers if chances else layers[:2]}
+
+
 def shares(rows: Sequence[Mapping[str, Any]]) -> dict:
     """Return stacked bars of memory: name, part, share (of what the device has); a line marks all of it."""
     y = {"field": "name", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 220}}
@@ -128,7 +165,6 @@ def timeline(jobs: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, An
     }
 
 
-LIGHT, BLUE, ORANGE, GREY = "#c1d4e7", "#2f6fb0", "#d1701f", "#8a94a0"
 CONFIG = {
     "font": "Liberation Sans",  # which vl-convert brings: a figure is the same on every machine
     "background": "white",

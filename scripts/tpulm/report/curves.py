@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from tpulm.core import live_metrics
-from tpulm.report.charts import NUMBER
+from tpulm.report.charts import by_tokens
 from tpulm.report.sources import Sources, columns_of
 from tpulm.specs.artifacts import CHECKPOINT_FILES, SEGMENT_FILES
-from tpulm.specs.scores import BASE, BETTER, FEW, LEVEL, WHOLE, WORSE, Score, scores_in
+from tpulm.specs.scores import BASE, WHOLE, scores_in
 
 POINTS = 800  # of a curve, at most
 
@@ -120,29 +120,29 @@ def tokens_per_step(timings: dict) -> int | None:
     return round(seconds[-1] * speeds[-1]) if seconds and speeds else None
 
 
-SAID = {BETTER: "better than", LEVEL: "level with", WORSE: "worse than", FEW: "too few items to compare with"}
-
-
-def scores_of(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
-    """Return every score of the evaluations that measured the models that runs end with.
-
-    Beside the score of a finetuned model stands that of its base, unless the evaluation has put it there.
-    """
-    found = [
-        (content["model"], file, score)
+def scores_in_files(sources: Sources) -> list[dict[str, Any]]:
+    """Return every score of every evaluation, also of checkpoints: model, file and score."""
+    return [
+        {"model": content["model"], "file": file, "score": score}
         for file in sources.names("evaluation/*/scores.json")
         for content in [sources.json(file)]
         for score in scores_in(content)
-        if score.step is None
     ]
+
+
+def scores_of(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
+    """Return the scores of the models that runs end with, as `scores_in_files` does.
+
+    Beside the score of a finetuned model stands that of its base, unless the evaluation has put it there.
+    """
+    rows = [row for row in scores_in_files(sources) if row["score"].step is None]
     bases = {run["label"]: run.get("base") for run in runs}
-    values = {(model, score.name): score.value for model, _, score in found}
-    rows = []
-    for model, file, score in found:
-        before = values.get((bases.get(model), score.name))
+    values = {(row["model"], row["score"].name): row["score"].value for row in rows}
+    for row in rows:
+        score = row["score"]
+        before = values.get((bases.get(row["model"]), score.name))
         if before is not None:
-            score = replace(score, baselines={BASE: before} | score.baselines)
-        rows.append({"model": model, "file": file, "score": score, "says": reading(score)})
+            row["score"] = replace(score, baselines={BASE: before} | score.baselines)
     return rows
 
 
@@ -162,14 +162,6 @@ def parameters_of(metrics: Mapping[str, Any]) -> int | None:
     return metrics.get("parameters", metrics.get("total_parameters"))
 
 
-def reading(score: Score) -> str:
-    """Return what a score says beside chance and simpler models, in words; nothing where it has no baselines."""
-    words: dict[str, list[str]] = {}
-    for name, value in score.compared_with.items():
-        words.setdefault(SAID[score.beside(value)], []).append(name)
-    return "; ".join(f"{how} {', '.join(names)}" for how, names in words.items())
-
-
 def first_measures(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the first row of each model on each set that leads, whose measure the set is known by."""
     found: dict[tuple, dict[str, Any]] = {}
@@ -178,53 +170,28 @@ def first_measures(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def over_tokens(runs: Sequence[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
+def over_tokens(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
     """Return a chart for each metric on each set of items: the scores of every run's checkpoints by tokens seen.
 
     runs  of `result_section.described`. Scores of kinds of items are drawn by plot_checkpoints
 
     Each has metric, on, higher, spec and the files that its scores are from.
     """
+    seen = {run["label"]: tokens_per_step(sources.columns(run["timings"])) for run in runs if run["timings"] in sources}
     charts: dict[tuple[str, str, bool], list[dict[str, Any]]] = {}
-    files: dict[tuple[str, str, bool], list[str]] = {}
-    for run in runs:
-        each = tokens_per_step(sources.columns(run["timings"])) if run["timings"] in sources else None
-        if each is None:
-            continue
-        for file in sources.names(f"evaluation/*{run['folder']}/*/scores.json"):
-            for score in scores_in(sources.json(file)):
-                if score.step is None or score.part != WHOLE:
-                    continue
-                point = {"name": run["label"], "tokens": score.step * each, "value": score.value}
-                point |= {"low": score.low, "high": score.high}
-                key = (score.metric, score.on, score.higher_is_better)
-                charts.setdefault(key, []).append(point)
-                files.setdefault(key, []).append(file)
+    for row in scores_in_files(sources):
+        score = row["score"]
+        each = seen.get(row["model"])
+        if score.step is not None and score.part == WHOLE and each:
+            key = (score.metric, score.on, score.higher_is_better)
+            charts.setdefault(key, []).append(row | {"tokens": score.step * each})
     return [
         {
             "metric": metric.replace("_", " "),
             "on": on,
             "higher": higher,
-            "files": files[metric, on, higher],
-            "spec": lines(points, metric),
+            "files": [row["file"] for row in rows],
+            "spec": by_tokens([(row["model"], row["score"], row["tokens"]) for row in rows]),
         }
-        for (metric, on, higher), points in sorted(charts.items())
+        for (metric, on, higher), rows in sorted(charts.items())
     ]
-
-
-def lines(points: Sequence[Mapping[str, Any]], metric: str) -> dict:
-    """Return a line for each run with its intervals; points  name, tokens, value, low, high."""
-    x = {"field": "tokens", **NUMBER, "title": "tokens seen in training", "axis": {"format": "~s", "tickCount": 6}}
-    y = {"field": "value", **NUMBER, "title": metric.replace("_", " "), "scale": {"zero": False}}
-    color = {"field": "name", "type": "nominal", "title": None, "sort": None, "legend": {"orient": "top"}}
-    mark = {"type": "line", "point": True, "tooltip": {"content": "data"}}
-    return {
-        "layer": [
-            {
-                "data": {"values": [point for point in points if point["low"] is not None]},
-                "mark": {"type": "area", "opacity": 0.15},
-                "encoding": {"x": x, "y": y | {"field": "low"}, "y2": {"field": "high"}, "color": color},
-            },
-            {"data": {"values": list(points)}, "mark": mark, "encoding": {"x": x, "y": y, "color": color}},
-        ]
-    }

@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from tpulm.report import data_section, result_section
+from tpulm.report.curves import losses_of, scores_of
 from tpulm.report.sources import STYLES, Sources, as_script, shown
 
 SECTIONS = {
@@ -75,13 +76,14 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
     environment.globals |= {"as_script": as_script, "bar": data_section.bar, "linked": sources.linked}
     runs = result_section.described(recipe, sources)
     texts = data_section.texts(recipe, sources)
+    scores, losses = scores_of(runs, sources), losses_of(runs, sources)
     contexts: dict[str, dict[str, Any]] = {
-        "summary": result_section.summary(runs, sources) | {"texts": texts},
+        "summary": result_section.summary(runs, scores, losses, sources) | {"texts": texts},
         "text": {"texts": texts},
         "tokenizer": data_section.tokenizer(sources),
         "records": data_section.records(sources),
         "training": result_section.training(runs, sources),
-        "quality": result_section.quality(runs, sources),
+        "quality": result_section.quality(runs, scores, losses, sources),
         "samples": {
             "masks": data_section.masks(sources),
             "generations": data_section.generations(sources),

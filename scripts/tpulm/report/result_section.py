@@ -10,7 +10,7 @@ from typing import Any
 
 from tpulm.core.experiments import directory_option
 from tpulm.report import charts
-from tpulm.report.curves import curves_of, first_measures, losses_of, over_tokens, parameters_of, scores_of
+from tpulm.report.curves import curves_of, first_measures, over_tokens, parameters_of
 from tpulm.report.jobs import PAUSE
 from tpulm.report.sources import Sources, devices_of
 from tpulm.report.tables import HEAD, name_of, notes_of, rows_of, show, title_of
@@ -87,9 +87,10 @@ def pick(run: Mapping[str, Any]) -> dict[str, Any]:
     return {key: run[key] for key in ("stage", "name", "label")}
 
 
-def quality(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
-    """Return all scores, those on tokens apart."""
-    scores = scores_of(runs, sources)
+def quality(
+    runs: list[dict[str, Any]], scores: Sequence[dict[str, Any]], losses: Sequence[dict[str, Any]], sources: Sources
+) -> dict[str, Any]:
+    """Return all scores: those of `curves.scores_of`, and the losses of `curves.losses_of`."""
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for row in (row for row in scores if row["score"].leads):
         score = row["score"]
@@ -101,15 +102,7 @@ def quality(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
             "higher": rows[0]["score"].higher_is_better,
             "files": [row["file"] for row in rows],
             "spec": charts.intervals(
-                [
-                    {
-                        "name": row["model"],
-                        "value": row["score"].value,
-                        "low": row["score"].low,
-                        "high": row["score"].high,
-                    }
-                    for row in rows
-                ],
+                [charts.point_of(row["model"], row["score"]) for row in rows],
                 [
                     {"name": row["model"], "value": value, "which": name}
                     for row in rows
@@ -125,18 +118,20 @@ def quality(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
         "over_tokens": over_tokens(runs, sources),
         "scores": scores,
         "files": list(dict.fromkeys(row["file"] for row in scores)),
-        "losses": losses_of(runs, sources),
+        "losses": losses,
         "published": sources.json(PUBLISHED) or [],
         "published_file": PUBLISHED,
     }
 
 
-def summary(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
-    """Return the first screen."""
+def summary(
+    runs: list[dict[str, Any]], scores: Sequence[dict[str, Any]], losses: Sequence[dict[str, Any]], sources: Sources
+) -> dict[str, Any]:
+    """Return the first screen; scores, losses  as in `quality`."""
     totals = sources.json("jobs.json")["totals"]
-    best = best_of(runs, sources)
+    best = best_of(runs, scores, losses)
     return {
-        "verdicts": verdicts(runs, scores_of(runs, sources), sources),
+        "verdicts": verdicts(runs, scores, sources),
         "runs": runs,
         "best": best,
         "files": list(dict.fromkeys(row["file"] for row in best)),
@@ -145,39 +140,24 @@ def summary(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
     }
 
 
-def best_of(runs: list[dict[str, Any]], sources: Sources) -> list[dict[str, Any]]:
+def best_of(
+    runs: list[dict[str, Any]], scores: Sequence[dict[str, Any]], losses: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Return the rows of the first table: scores of text, of pairs and of tasks, or else the losses on test text."""
     rows = []
     labels = {run["label"]: number for number, run in enumerate(runs)}
-    leaders = first_measures(scores_of(runs, sources))
+    leaders = first_measures(scores)
     scored = {row["model"] for row in leaders}
     texts = {run["label"]: TRAINED_ON[run["stage"]] for run in runs}
     leaders += [
         row
-        for row in first_measures(losses_of(runs, sources))
+        for row in first_measures(losses)
         if row["model"] not in scored and row["score"].set == texts.get(row["model"])
     ]
     for row in sorted(leaders, key=lambda row: labels.get(row["model"], len(labels))):
-        score = row["score"]
-        baselines = sorted(score.compared_with.items(), key=lambda item: item[1], reverse=score.higher_is_better)
-        which, value = baselines[0] if baselines else ("", None)
-        metric = LOSSES[row["model"].partition("/")[0]] if score.metric == LOSS else score.metric
-        rows.append(
-            {
-                "model": row["model"],
-                "file": row["file"],
-                "on": score.on,
-                "metric": metric.replace("_", " "),
-                "value": score.value,
-                "low": score.low,
-                "high": score.high,
-                "items": score.items,
-                "baseline": value,
-                "which": which,
-                "change": score.value / value - 1 if value else None,
-                "verdict": "" if value is None else score.beside(value),
-            }
-        )
+        metric = row["score"].metric
+        unit = LOSSES[row["model"].partition("/")[0]] if metric == LOSS else metric.replace("_", " ")
+        rows.append(row | {"unit": unit})
     return rows
 
 

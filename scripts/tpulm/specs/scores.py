@@ -21,6 +21,7 @@ CHANCE, BASE, FREQUENCIES = "chance", "base model", "token frequencies"
 TOKENS, RESPONSES = "tokens", "responses"
 LOSS, ACCURACY = "loss", "accuracy"
 BETTER, LEVEL, WORSE, FEW = "better", "level", "worse", "too few items"
+IN_WORDS = {BETTER: "better than", LEVEL: "level with", WORSE: "worse than", FEW: "too few items to compare with"}
 # Items from which on a score has an interval and is compared. With 20, the percentiles of a bootstrap are 9 % narrower
 # than Student's t, with 2 they are 89 % narrower (Hesterberg 2015, "narrowness bias").
 FEWEST = 20
@@ -88,6 +89,20 @@ class Score:
         if self.metric == PSEUDO_BITS_PER_BYTE:  # the baselines' are likelihoods
             return {}
         return self.baselines | ({} if self.chance is None else {CHANCE: self.chance})
+
+    @property
+    def best_baseline(self) -> tuple[str, float] | None:
+        """The name and the value of the baseline that is hardest to beat; None without baselines."""
+        values = sorted(self.compared_with.items(), key=lambda item: item[1], reverse=self.higher_is_better)
+        return values[0] if values else None
+
+    @property
+    def comparison(self) -> str:
+        """How it stands beside its baselines, in words; empty without baselines."""
+        words: dict[str, list[str]] = {}
+        for name, value in self.compared_with.items():
+            words.setdefault(IN_WORDS[self.beside(value)], []).append(name)
+        return "; ".join(f"{how} {', '.join(names)}" for how, names in words.items())
 
     @property
     def few(self) -> bool:

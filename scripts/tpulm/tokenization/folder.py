@@ -1,16 +1,16 @@
 """Tokenizer folders: the files that transformers' AutoTokenizer loads, and the ids that trainers need."""
 
 import json
-import os
+import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, first_line
 from tpulm.core.files import read_json, sha256, write_json
 from tpulm.core.foreign_folders import NO_CODE, check_folder
 from tpulm.specs.artifacts import TOKENIZER_FILES
@@ -235,56 +235,45 @@ def pieces(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str,
     }
 
 
-def save_pretrained(
-    name: str,
-    revision: str | None,
-    folder: str,
-    where: str = "tokenizer.pretrained",
-    required: Collection[str] = REQUIRED,
-) -> int:
-    """Load a tokenizer and save it to `folder` as TOKENIZER_FILES of specs.artifacts; return its size.
+def write_tokenizer(folder: Path, targets: Sequence[str], given: str, required: Collection[str] = REQUIRED) -> int:
+    """Write the tokenizer of a folder as TOKENIZER_FILES of specs.artifacts; return its size.
 
-    name      local folder, or name on the Hugging Face hub
-    revision  commit on the hub; None for a local folder
-    where     the config key that names it
+    folder    of a tokenizer or of a model, from elsewhere; targets, the files to write, in the order of TOKENIZER_FILES
+    given     opens a sentence about it: the config key, and what it is
     required  names of special tokens that it must have
 
     Raises UserError when it cannot be loaded, is no tokenizer of the `tokenizers` library, or lacks a special token.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    pinned = f"{name} at revision {revision}" if revision else name
-    if os.path.isdir(name):
-        check_folder(Path(name), f"{where} is {name}")
-        if not any(Path(name).iterdir()):
-            raise UserError(f"{where} is {name}, an empty folder; allowed: a folder with tokenizer.json.")
+    check_folder(folder, given)
+    if not any(folder.iterdir()):
+        raise UserError(f"{given}, an empty folder; allowed: a folder with tokenizer.json.")
     # AutoTokenizer wants to know the model, of which tokenizer.json says nothing.
-    bare = os.path.isdir(name) and not any(
-        Path(name, file).exists() for file in ("config.json", TOKENIZER_FILES["config"])
-    )
+    bare = not any((folder / file).exists() for file in ("config.json", TOKENIZER_FILES["config"]))
     kind = PreTrainedTokenizerFast if bare else AutoTokenizer
     try:
-        tokenizer = kind.from_pretrained(name, revision=revision, use_fast=True, trust_remote_code=False)
+        tokenizer = kind.from_pretrained(str(folder), use_fast=True, trust_remote_code=False)
     except Exception as error:  # the libraries raise OSError, ValueError, KeyError and plain Exception alike
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        reason = reason.partition(". ")[0].rstrip(".")  # a list of all models can follow
+        reason = first_line(error).partition(". ")[0]  # a list of all models can follow
         raise UserError(
-            f"{where} is {pinned}, which cannot be loaded ({reason}); allowed: a folder with "
-            "tokenizer.json, or a name on the Hugging Face hub, with access to the network."
+            f"{given}, which cannot be loaded ({reason}); allowed: a folder with tokenizer.json, or a name on the "
+            "Hugging Face Hub."
         ) from None
     if tokenizer.init_kwargs.get("auto_map"):
-        raise UserError(f"{where} is {pinned}, which requires custom code (auto_map); {NO_CODE}.")
+        raise UserError(f"{given}, which requires custom code (auto_map); {NO_CODE}.")
     if not tokenizer.is_fast:
-        raise UserError(f"{where} is {pinned}, which has no tokenizer.json; allowed: a tokenizer with this file.")
+        raise UserError(f"{given}, which has no tokenizer.json; allowed: a tokenizer with this file.")
     missing = [role for role in required if getattr(tokenizer, role) is None]
     if missing:
-        raise UserError(
-            f"{where} is {pinned}, which has no {missing[0]}; allowed: a tokenizer with {', '.join(required)}."
-        )
+        raise UserError(f"{given}, which has no {missing[0]}; allowed: a tokenizer with {', '.join(required)}.")
     # transformers writes them into tokenizer.json; a document is packed whole.
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     # Where it came from is no part of what it is.
     tokenizer.init_kwargs.pop("name_or_path", None)
-    tokenizer.save_pretrained(folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        tokenizer.save_pretrained(scratch)
+        for file, target in zip(TOKENIZER_FILES.values(), targets, strict=True):
+            write_json(target, read_json(f"{scratch}/{file}"))
     return len(tokenizer)
