@@ -290,7 +290,7 @@ def test_rows_of_a_batch_are_masked_as_in_the_whole():
     ("key", "value", "allowed"),
     [
         ("architecture", "bert", "modernbert"),
-        ("layer_norm_eps", 1e-12, "1e-05"),
+        ("hidden_act", "relu", "gelu"),
         ("attention_probs_dropout_prob", 0.2, "0.1 or 0"),
         ("hidden_size", 770, "12"),
         ("num_hidden_layers", 0, "1 or more"),

@@ -13,7 +13,7 @@ from tpulm.config.model_sizes import masked_size
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.models import modernbert
-from tpulm.specs.masked_sizes import KINDS, sizes_of, told
+from tpulm.specs.masked_sizes import KINDS, sizes_of
 
 VOCABULARY, PAD, LENGTH = 64, 3, 24
 # Layers 0 and 3 attend globally, 1, 2 and 4 two tokens to each side; the thetas are apart.
@@ -97,7 +97,7 @@ def exported(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("modernbert")
     warm.run("jax", SAVE, json.dumps([TINY, str(folder)]))
-    config = model_config(TINY | told(TINY, "the.model"), MANIFEST, "the.model", "jax")
+    config = model_config(TINY, MANIFEST, "the.model", "jax")
     config.architectures = [modernbert.PYTORCH_CLASS]
     (folder / "config.json").write_text(config.to_json_string())
     layers = config.num_hidden_layers

@@ -9,7 +9,6 @@ from test_plan import compiler
 from test_tasks import FILES, config_of
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import PAD_ID
-from tpulm.specs.masked_sizes import told
 from tpulm.workflow import budget
 from tpulm.workflow.budget import plan_recipe
 
@@ -69,8 +68,7 @@ def exported(folder, config, path):
     (folder / name).mkdir(exist_ok=True)
     run = config["mlm"]["runs"][name]
     ids = {"special_ids": {"cls": 0, "sep": 1, "pad": PAD_ID}, "vocab_size": 320, "sequence_length": 32}
-    model, backend = run.get("model", MODERN), run["backend"]
-    made = model_config(model | (told(model, "x") if backend == "jax" else {}), ids, "x", backend)
+    made = model_config(run.get("model", MODERN), ids, "x", run["backend"])
     made.classifier_pooling = "mean" if "pretrained" in run else "cls"
     (folder / name / "config.json").write_text(made.to_json_string())
 

@@ -15,7 +15,6 @@ from tpulm.core.files import atomic_write, read_json, write_json, write_text
 from tpulm.core.job import job
 from tpulm.models.masked_models import MODULES
 from tpulm.specs.masked_architectures import find_architecture
-from tpulm.specs.masked_sizes import told
 
 run = snakemake.wildcards.run
 
@@ -31,8 +30,7 @@ with job(snakemake.log[0], f"mlm {run}"):
     if init:
         config = init_config(init[0], manifest, where, recipe["backend"])
     else:
-        model, key = recipe["model"], f"{where}.model"
-        config = model_config(model | (told(model, key) if jax else {}), manifest, key, recipe["backend"])
+        config = model_config(recipe["model"], manifest, f"{where}.model", recipe["backend"])
     config_json, weights, *tokenizer = snakemake.output
     architecture = config.model_type
     if jax:

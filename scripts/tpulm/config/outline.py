@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from tpulm.config.record_sets import RecordSet, corpus_records, masked_records, tuning_records
 from tpulm.specs.artifacts import CHECKPOINT_FILES, EXPORTED, MODEL_FILES, PAD_ID, PRUNED, SEGMENT_FILES, SNAPSHOTS
 from tpulm.specs.causal_families import vocabulary_of
-from tpulm.specs.label_heads import exported_model, without_either
-from tpulm.specs.masked_sizes import config_recipe, opens
+from tpulm.specs.masked_sizes import config_recipe, exported_model, opens
 from tpulm.specs.recipes import JAX_KEYS, LORA_KEYS, STAGES, STEP_KEYS, given, pick
 from tpulm.specs.schedule import segment_schedule
 
@@ -415,9 +414,8 @@ def as_on_jax(recipe: Mapping) -> dict:
     """
     if "model" not in recipe:
         return {}
-    model = exported_model(recipe["model"], "tensorflow")
-    config = {**model, "model_type": model["architecture"]}
-    return without_either(config_recipe(config)) if opens(config) else {}
+    config = exported_model(recipe["model"], "tensorflow")
+    return config_recipe(config) if opens(config) else {}
 
 
 def same_origin(one: Mapping, other: Mapping) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 from tpulm.config.outline import Model, Outline, Run, checkpoint_of
 from tpulm.core.errors import UserError, describe
 from tpulm.specs.artifacts import MODEL_FILES, PAD_ID, PAD_ID_OF_ROBERTA, TASKS
-from tpulm.specs.label_heads import CLASS, NUMBER, PRETRAINED, RANDOM, exported_model, masked_model, without_either
+from tpulm.specs.label_heads import CLASS, NUMBER, PRETRAINED, RANDOM, masked_model
 from tpulm.specs.masked_architectures import find_architecture
-from tpulm.specs.masked_sizes import sizes_of
+from tpulm.specs.masked_sizes import config_recipe, exported_model, sizes_of
 from tpulm.specs.recipes import given, pick
 
 FOLDER = f"<results>/{TASKS}"
@@ -173,8 +173,7 @@ def sizes_of_plan(model: Model, unknown: bool) -> dict:
     """
     if model.origin:
         return {}
-    sizes = model.recipe["model"]
-    config = exported_model(sizes, model.backend) | {"model_type": sizes["architecture"]}
+    config = exported_model(model.recipe["model"], model.backend)
     found = masked_model(config | {"vocab_size": model.vocab_size, "pad_token_id": PAD_ID})
     return {key: value for key, value in found.items() if key != "vocabulary" or not unknown}
 
@@ -195,7 +194,7 @@ def sizes_on_jax(model: Model) -> dict:
     """
     if "model" not in model.recipe:
         return {}
-    return sizes_of(without_either(exported_model(model.recipe["model"], model.backend)), f"{model.key}.model")
+    return sizes_of(config_recipe(exported_model(model.recipe["model"], model.backend)), f"{model.key}.model")
 
 
 def obstacle(model: Model) -> str | None:

@@ -16,8 +16,7 @@ from tpulm.models.masked_models import MODULES
 from tpulm.models.sharding import Sharded
 from tpulm.specs.artifacts import CHECKPOINT_FILES, MANIFEST
 from tpulm.specs.causal_families import constructor
-from tpulm.specs.label_heads import OF_TRANSFORMERS, without_either
-from tpulm.specs.masked_sizes import EPSILON, KINDS
+from tpulm.specs.masked_sizes import KINDS, config_recipe, exported_model
 from tpulm.specs.training_step import CausalArchitecture, ModelSpec
 from tpulm.tokenization.causal import load_tokenizer
 
@@ -41,9 +40,8 @@ def open_masked(checkpoint: Path, results: Path) -> tuple[keras.Model, Sharded]:
     if any(variable.startswith("tf_") for variable in arrays):  # trained there: with its own epsilon and names
         from tpulm.models.masked_folders import pytorch_arrays  # imports transformers
 
-        sizes = OF_TRANSFORMERS | recipe["model"]
-        recipe |= {"model": without_either(sizes), "epsilon": sizes[EPSILON]}
-        known = KINDS[name].sizes | sizes
+        recipe |= {"model": config_recipe(exported_model(recipe["model"], "tensorflow"))}
+        known = KINDS[name].sizes | recipe["model"]
         counts = known["num_hidden_layers"], known["num_attention_heads"]
         arrays = MODULES[name].from_pytorch(pytorch_arrays(arrays), *counts, pad)
     recipe |= {"vocabulary": {"size": manifest["vocab_size"], "pad": pad}}

@@ -16,7 +16,7 @@ from tpulm.models.building import open_model
 from tpulm.models.causal import assign
 from tpulm.models.masked_models import folder_recipe, folder_weights
 from tpulm.models.sharding import Sharded
-from tpulm.specs.masked_sizes import EPSILON, KINDS, TYPES
+from tpulm.specs.masked_sizes import KINDS
 from tpulm.specs.training_step import ModelSpec
 from tpulm.tokenization.folder import load, special_ids
 
@@ -30,11 +30,7 @@ def load_masked(folder: Path, where: str, recipe: Mapping) -> tuple[keras.Model,
 
     Raises UserError where the mesh does not fit the devices.
     """
-    found = folder_recipe(folder)
-    # Of the types of tokens there is the first only, which is added to the positions.
-    own = {key: value for key, value in found["model"].items() if key not in (EPSILON, TYPES)}
-    recipe = {**recipe, **found, "model": own, "epsilon": found["model"].get(EPSILON)}
-    model, distribution = open_model(ModelSpec.of("mlm", where, recipe))
+    model, distribution = open_model(ModelSpec.of("mlm", where, {**recipe, **folder_recipe(folder)}))
     load_folder(model, folder / "model.safetensors")
     return model, distribution
 

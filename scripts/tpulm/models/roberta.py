@@ -11,7 +11,7 @@ import numpy as np
 
 from tpulm.core.errors import UserError
 from tpulm.core.random_streams import generator
-from tpulm.specs.masked_sizes import ATTENTION_DROPOUT, EPSILON, KINDS
+from tpulm.specs.masked_sizes import ATTENTION_DROPOUT
 
 if TYPE_CHECKING:
     import keras
@@ -33,10 +33,9 @@ def build(sizes: Mapping, vocabulary_size: int, pad_id: int) -> "keras.Model":
     """
     from tpulm.models.roberta_layers import RobertaMaskedLM
 
-    sizes = {EPSILON: KINDS["roberta"].built_in[EPSILON], **sizes}
-    sizes.setdefault(ATTENTION_DROPOUT, sizes["hidden_dropout_prob"])
+    sizes = {ATTENTION_DROPOUT: sizes["hidden_dropout_prob"], **sizes}
     backbone = backbone_class()(sizes, vocabulary_size, sizes["max_position_embeddings"] - pad_id - 1)
-    return RobertaMaskedLM(backbone, sizes[EPSILON])
+    return RobertaMaskedLM(backbone, sizes["layer_norm_eps"])
 
 
 def draw_weights(model: "keras.Model", deviation: float, seed: int) -> None:

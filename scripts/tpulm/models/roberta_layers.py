@@ -17,7 +17,7 @@ from keras import ops
 from tpulm.models.attention import Kernel, attend
 from tpulm.models.document_masking import places, same_document
 from tpulm.models.dropout import Dropout
-from tpulm.specs.masked_sizes import ATTENTION_DROPOUT, EPSILON
+from tpulm.specs.masked_sizes import ATTENTION_DROPOUT
 
 
 class Embeddings(keras.layers.Layer):
@@ -99,7 +99,7 @@ class Block(keras.layers.Layer):
     def __init__(self, sizes: Mapping, **kwargs: Any):
         """Make it; sizes  as for `RobertaBackbone`."""
         super().__init__(**kwargs)
-        hidden, dropout, epsilon = sizes["hidden_size"], sizes["hidden_dropout_prob"], sizes[EPSILON]
+        hidden, dropout, epsilon = sizes["hidden_size"], sizes["hidden_dropout_prob"], sizes["layer_norm_eps"]
         self.attention = SelfAttention(
             hidden, sizes["num_attention_heads"], sizes[ATTENTION_DROPOUT], name="self_attention_layer"
         )
@@ -138,14 +138,14 @@ class RobertaBackbone(keras_hub.models.Backbone):
     def __init__(self, sizes: Mapping, vocabulary_size: int, positions: int):
         """Build it for documents of so many positions at most.
 
-        sizes  as of tpulm.specs.masked_sizes, with ATTENTION_DROPOUT and EPSILON
+        sizes  as of tpulm.specs.masked_sizes, with ATTENTION_DROPOUT
         """
         layers, hidden = sizes["num_hidden_layers"], sizes["hidden_size"]
         self.embeddings = Embeddings(vocabulary_size, positions, hidden, name="embeddings")
         self.token_embedding = self.embeddings.token_embedding
         self.transformer_layers = [Block(sizes, name=f"transformer_layer_{number}") for number in range(layers)]
         tokens, mask = (keras.Input((None,), dtype="int32", name=name) for name in ("token_ids", "padding_mask"))
-        normalize = keras.layers.LayerNormalization(epsilon=sizes[EPSILON], name="embeddings_layer_norm")
+        normalize = keras.layers.LayerNormalization(epsilon=sizes["layer_norm_eps"], name="embeddings_layer_norm")
         x = Dropout(sizes["hidden_dropout_prob"], name="embeddings_dropout")(normalize(self.embeddings(tokens, mask)))
         for block in self.transformer_layers:
             x = block(x, mask)

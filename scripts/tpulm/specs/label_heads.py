@@ -2,17 +2,13 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
-from tpulm.specs.masked_sizes import ATTENTION_DROPOUT, EPSILON, KINDS, TYPES, config_recipe
+from tpulm.specs.masked_sizes import config_recipe
 
 CLASS, NUMBER = "class", "number"
 # Whose weights a model on a task starts from: the model's, or random ones, as a baseline.
 PRETRAINED, RANDOM = "pretrained", "random"
-# What models on JAX do not have of their own, but may be opened with.
-EITHER = (EPSILON, TYPES)
-# What transformers' RobertaConfig has where a run on TensorFlow says nothing, and JAX has otherwise.
-OF_TRANSFORMERS: dict[str, Any] = {EPSILON: 1e-12, ATTENTION_DROPOUT: 0.1}
 
 
 @dataclass(frozen=True)
@@ -23,14 +19,12 @@ class LabelHead:
     outputs   labels, or 1 for a number
     dropout   of what the layers of the head read; None for that of the hidden states, or of ModernBERT none
     pooling   which hidden states a ModernBERT's head reads, see `tpulm.models.task_models.ModernBertHead`
-    epsilon   of the normalizations of its masked model; None for the built-in one
     """
 
     predict: str
     outputs: int
     dropout: float | None = None
     pooling: str = "cls"
-    epsilon: float | None = None
 
     @classmethod
     def of(cls, recipe: Mapping) -> Self:
@@ -48,25 +42,8 @@ def masked_model(config: Mapping) -> dict:
 
     model, vocabulary, head
     """
-    head = {"dropout": config.get("classifier_dropout"), "epsilon": config.get(EPSILON)}
     return {
-        "model": without_either(config_recipe(config)),
+        "model": config_recipe(config),
         "vocabulary": {"size": config["vocab_size"], "pad": config["pad_token_id"]},
-        "head": head | {"pooling": config.get("classifier_pooling", "cls")},
+        "head": {"dropout": config.get("classifier_dropout"), "pooling": config.get("classifier_pooling", "cls")},
     }
-
-
-def exported_model(model: Mapping, backend: str) -> dict:
-    """Return `model`, a run's in the config, with what its export is going to say that the config leaves out."""
-    kind = KINDS.get(model["architecture"])
-    built_in = kind.built_in if kind else {}
-    return {**(OF_TRANSFORMERS if backend == "tensorflow" else built_in), **model}
-
-
-def without_either(model: Mapping) -> dict:
-    """Return what a config says of a model without the keys EITHER.
-
-    In RoBERTas of runs on TensorFlow they are 1e-12 and 2 by default, of those on JAX always 1e-5 and 1: a model is
-    finetuned with its own epsilon, and with the one token type that there is in a text.
-    """
-    return {key: value for key, value in model.items() if key not in EITHER}

@@ -1,13 +1,14 @@
 """The masked language models that run on JAX, RoBERTa and ModernBERT, with sizes named as in transformers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tpulm.core.errors import UserError, describe
 
 # Dropout of the attention probabilities: as of the hidden states, or none; a kernel of attention has none.
 ATTENTION_DROPOUT = "attention_probs_dropout_prob"
+TOKEN_TYPES = "type_vocab_size"
 # Of a count or a theta.
 MOST = 2**31 - 1
 
@@ -19,11 +20,13 @@ class Kind:
     sizes     their defaults: counts, but for
     shares    numbers from 0 to less than 1
     thetas    numbers of more than 0, at most MOST
-    built_in  what the model has anyway; transformers has to be told
+    built_in         what the model has anyway, and its config.json says
+    in_transformers  the defaults of transformers that are others, for runs on TensorFlow
     """
 
     sizes: Mapping[str, Any]
     built_in: Mapping[str, Any]
+    in_transformers: Mapping[str, Any] = field(default_factory=dict)
     shares: tuple[str, ...] = ()
     thetas: tuple[str, ...] = ()
 
@@ -38,9 +41,11 @@ KINDS = {
             "max_position_embeddings": 512,
             "hidden_dropout_prob": 0.1,
             "initializer_range": 0.02,
+            "layer_norm_eps": 1e-5,
         },
-        built_in={"layer_norm_eps": 1e-5, "hidden_act": "gelu", "type_vocab_size": 1},
-        shares=("hidden_dropout_prob", "initializer_range"),
+        built_in={"hidden_act": "gelu", TOKEN_TYPES: 1},
+        in_transformers={"layer_norm_eps": 1e-12, ATTENTION_DROPOUT: 0.1},
+        shares=("hidden_dropout_prob", "initializer_range", "layer_norm_eps"),
     ),
     "modernbert": Kind(  # those of its ModernBertConfig: ModernBERT-base (Warner et al. 2024)
         sizes={
@@ -75,27 +80,33 @@ KINDS = {
 }
 
 
-# Of RoBERTa, what a finished model may have otherwise than one that is trained on JAX.
-EPSILON, TYPES = "layer_norm_eps", "type_vocab_size"
-
-
 def opens(config: Mapping) -> bool:
     """Return whether JAX can open the finished masked model that a config.json describes."""
     kind = KINDS.get(config.get("model_type", ""))
-    fixed = kind.built_in.items() if kind else ()
-    return kind is not None and all(
-        config.get(key, value) == value for key, value in fixed if key not in (EPSILON, TYPES)
-    )
+    if kind is None:
+        return False
+    recipe = config_recipe(config)
+    return all(recipe.get(key, value) == value for key, value in kind.built_in.items())
 
 
 def config_recipe(config: Mapping) -> dict:
-    """Return what the config.json of a model says of it, as a run's `model` in the config says it."""
+    """Return what the config.json of a model says of it, as a run's `model` in the config says it.
+
+    The number of token types is left out: a text has only the first one, which is added to the positions.
+    """
     architecture = config["model_type"]
     if architecture not in KINDS:
         return {"architecture": architecture}
     kind = KINDS[architecture]
-    own = [*kind.sizes, *kind.built_in, *([ATTENTION_DROPOUT] if architecture == "roberta" else [])]
-    return {"architecture": architecture} | {key: config[key] for key in own if key in config}
+    keys = dict.fromkeys((*kind.sizes, *kind.built_in, *kind.in_transformers))
+    return {"architecture": architecture} | {key: config[key] for key in keys if key in config and key != TOKEN_TYPES}
+
+
+def exported_model(model: Mapping, backend: str) -> dict:
+    """Return what the config.json of a run's model is going to say of it; model  as in the config."""
+    kind = KINDS.get(model["architecture"], Kind({}, {}))
+    defaults = kind.in_transformers if backend == "tensorflow" else kind.built_in
+    return {**defaults, **model, "model_type": model["architecture"]}
 
 
 def sizes_of(model: dict, where: str) -> dict:
@@ -121,12 +132,6 @@ def sizes_of(model: dict, where: str) -> dict:
         return sizes | {ATTENTION_DROPOUT: given.get(ATTENTION_DROPOUT, dropout)}
     check_rotation(sizes, where)
     return sizes | {key: float(sizes[key]) for key in kind.thetas}
-
-
-def told(model: dict, where: str) -> dict:
-    """Return what transformers has to be told of `model` beside its own keys. Raises UserError, see `sizes_of`."""
-    sizes, kind = sizes_of(model, where), KINDS[model["architecture"]]
-    return {**kind.built_in, **{key: sizes[key] for key in (ATTENTION_DROPOUT,) if key in sizes}}
 
 
 def check_keys(given: Mapping, where: str, sizes: Mapping, fixed: Mapping[str, list]) -> None:

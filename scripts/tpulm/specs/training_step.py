@@ -11,7 +11,7 @@ from typing import Any, Self
 from tpulm.core.errors import UserError
 from tpulm.specs.causal_families import constructor
 from tpulm.specs.label_heads import NUMBER, LabelHead
-from tpulm.specs.masked_sizes import EPSILON, sizes_of
+from tpulm.specs.masked_sizes import sizes_of
 from tpulm.specs.record_arrays import Arrays, causal_arrays, labelled_arrays, masked_arrays, predictions_per_record
 
 
@@ -102,9 +102,8 @@ class ModelSpec:
         """Return the model of a recipe, which holds of the run: mesh, precision; seed, packing, layout, determinism,
         method and the keys of LoRA if it has them.
 
-        Beside them, of an mlm run, model (as in the config), vocabulary (size, pad) and, of a finished model, epsilon
-        (of its normalizations, None for the built-in one; on a task in `head`); of others, model (as in the config) and
-        vocab_size, or preset and maybe revision; of a finetuning run these stand in `base`.
+        Beside them, of an mlm run, model (as in the config) and vocabulary (size, pad); of others, model (as in the
+        config) and vocab_size, or preset and maybe revision; of a finetuning run these stand in `base`.
         Raises UserError, naming the key, for sizes that the models on JAX cannot have.
         """
         common: dict[str, Any] = {
@@ -118,9 +117,6 @@ class ModelSpec:
         }
         if stage == "mlm":
             sizes, vocabulary = sizes_of(recipe["model"], f"{where}.model"), recipe["vocabulary"]
-            epsilon = recipe.get("head", recipe).get("epsilon")
-            if epsilon is not None:
-                sizes |= {EPSILON: epsilon}
             name = recipe["model"]["architecture"]
             return cls(MaskedArchitecture(sizes, vocabulary["size"], vocabulary["pad"], name), **common)
         base = recipe["base"] if stage == "finetune" else recipe
