@@ -128,7 +128,7 @@ def check_ids(workflow: Workflow) -> None:
     tokenizer = folder.load(workflow / "results/tokenizer/tokenizer.json")
     manifest = json.loads((workflow / "results/tfrecords/manifest.json").read_text())
     stop = min(manifest["splits"]["train"]["shards"][0]["documents"], CHECKED)
-    documents = read_texts(str(workflow / "results/corpus/train.parquet"), 0, stop)
+    documents = read_texts(str(workflow / "results/corpus/train.parquet"), slice(0, stop))
     expected = [token for texts in documents for text in texts for token in tokenizer.encode(text).ids]
     records = Records(workflow / "results/tfrecords/manifest.json", "train")
     ids = records.read(np.arange(len(expected) // LENGTH)).ravel()

@@ -24,7 +24,7 @@ from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.core.ledger import jobs_of
 from tpulm.corpus import documents
-from tpulm.corpus.documents import DocumentFile, read_array, read_rows, read_texts
+from tpulm.corpus.documents import DocumentFile, read_array, read_texts
 from tpulm.corpus.files import read_files, unchanged
 from tpulm.corpus.parts import describe_files
 from tpulm.corpus.rows import Form
@@ -204,8 +204,8 @@ def test_documents_are_read_where_they_lie_and_no_others(tmp_path, cloud, monkey
     np.save(tmp_path / "codes.npy", np.arange(100_000) % 251)
     cloud.put("corpus/codes.npy", (tmp_path / "codes.npy").read_bytes())
     before, url = cloud.faults(**FAILING, hang_seconds=2.0), f"gs://{BUCKET}/corpus/a.parquet"
-    assert sum(read_texts([url], 9_000, 9_500), []) == texts[9_000:9_500]
-    assert sum(read_rows(url, np.array([5, 39_999])), []) == [texts[5], texts[39_999]]
+    assert sum(read_texts([url], slice(9_000, 9_500)), []) == texts[9_000:9_500]
+    assert sum(read_texts(url, np.array([5, 39_999])), []) == [texts[5], texts[39_999]]
     assert read_array(f"gs://{BUCKET}/corpus/codes.npy", 260, 300).tolist() == [n % 251 for n in range(260, 300)]
     done = cloud.faults(fail=0.0, hang=0.0) - before
     # A row group for the one, the first and the last for the other, and twice the end of the file.

@@ -19,7 +19,7 @@ from conftest import ROOT, write_tokenizer_to
 from tokenizers import models
 from tokenizers.trainers import UnigramTrainer
 from tpulm.core.errors import UserError
-from tpulm.corpus.documents import read_lengths, read_rows, read_texts
+from tpulm.corpus.documents import read_lengths, read_texts
 from tpulm.tokenization import folder, pipeline, sample, unigram, words
 from tpulm.tokenization.encoding import Encoder
 from tpulm.tokenization.pipeline import Recipe
@@ -463,10 +463,10 @@ def test_documents_are_read_by_range(tmp_path, texts):
     rows = np.array([0, 299, 300, 449, 450, 800])
     for files in (path, several):
         for start, stop in ((0, None), (0, 1), (299, 301), (10, 850), (600, 600)):
-            found = list(read_texts(files, start, stop, size=128))
+            found = list(read_texts(files, slice(start, stop), size=128))
             assert all(1 <= len(batch) <= 128 for batch in found)
             assert sum(found, []) == texts[start:stop]
-        assert sum(read_rows(files, rows, size=2), []) == [texts[row] for row in rows]
+        assert sum(read_texts(files, rows, size=2), []) == [texts[row] for row in rows]
     lengths = [len(text) for text in texts]
     for name, own in (("a.npy", lengths[:10]), ("b.npy", lengths[10:])):
         np.save(tmp_path / name, np.array(own, np.int32))

@@ -19,14 +19,14 @@ recipe, run = snakemake.params.recipe, os.path.dirname(snakemake.wildcards.vocab
 with job(snakemake.log[0], f"base {run}") as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
-    from tpulm.corpus.documents import read_lengths, read_rows
+    from tpulm.corpus.documents import read_lengths, read_texts
     from tpulm.specs.causal_families import FAMILIES
     from tpulm.tokenization.causal import train_vocabulary
     from tpulm.tokenization.sample import CHARACTERS, Sample
     from tpulm.tokenization.training import train_byte_level
 
     lengths = read_lengths(snakemake.input.lengths)
-    sample = Sample(lambda rows: read_rows(snakemake.input.corpus, rows), lengths, CHARACTERS, recipe["seed"])
+    sample = Sample(lambda rows: read_texts(snakemake.input.corpus, rows), lengths, CHARACTERS, recipe["seed"])
     size, where = recipe["vocab_size"], f"base.{run}.vocab_size"
     if "byte_level" in recipe:
         vocabulary = FAMILIES[recipe["byte_level"]].byte_level

@@ -13,7 +13,7 @@ from tpulm.training import runtime
 wildcards = snakemake.wildcards
 
 with job(snakemake.log[0], f"evaluation {wildcards.collection} {wildcards.vocabulary}") as say:
-    from tpulm.corpus.documents import read_lengths, read_rows
+    from tpulm.corpus.documents import read_lengths, read_texts
     from tpulm.evaluation.ngram_model import CHARACTERS, encoded_documents, ngram_costs
     from tpulm.evaluation.rows import CausalVocabulary, MaskedVocabulary
     from tpulm.evaluation.text_scores import Material, write_costs
@@ -27,7 +27,7 @@ with job(snakemake.log[0], f"evaluation {wildcards.collection} {wildcards.vocabu
     else:
         vocabulary = CausalVocabulary(first, lambda: runtime.start(cpu_threads=1, on_cpu=True))
     lengths = read_lengths(snakemake.input.lengths)
-    sample = Sample(lambda rows: read_rows(snakemake.input.documents, rows), lengths, CHARACTERS, 0)
+    sample = Sample(lambda rows: read_texts(snakemake.input.documents, rows), lengths, CHARACTERS, 0)
     training = encoded_documents(vocabulary, sample)
     passages = Material.of(snakemake.input, kind).passages
     write_costs(snakemake.output[0], passages, ngram_costs(vocabulary, training, passages))

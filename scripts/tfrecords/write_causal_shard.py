@@ -27,7 +27,7 @@ split, shard, shards = wildcards.split, int(wildcards.shard), int(wildcards.shar
 with job(snakemake.log[0], f"{wildcards.records} {split} {shard + 1}/{shards}") as say:
     part = range_of_job(inputs.lengths, recipe, split, shard, shards)
     tokenizer = load_tokenizer(inputs.tokenizer, lambda: runtime.start(cpu_threads=1, on_cpu=True))
-    place = inputs.corpus, part["start"], part["stop"]
+    place = inputs.corpus, slice(part["start"], part["stop"])
     responses = read_responses(*place) if recipe.get("responses") else None
     texts = read_texts(*place)
     documents = tokenize(check_control_tokens(texts, tokenizer) if recipe.get("chat") else texts, tokenizer, responses)

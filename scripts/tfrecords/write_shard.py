@@ -22,7 +22,7 @@ split, shard, shards = snakemake.wildcards.split, int(snakemake.wildcards.shard)
 with job(snakemake.log[0], f"tfrecords {split} {shard + 1}/{shards}") as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
-    from tpulm.corpus.documents import read_batches
+    from tpulm.corpus.documents import read_column
     from tpulm.records.shards import range_of_job, write_shard
     from tpulm.tokenization.encoding import template, tokenize
     from tpulm.tokenization.folder import describe, load
@@ -31,7 +31,7 @@ with job(snakemake.log[0], f"tfrecords {split} {shard + 1}/{shards}") as say:
     part = range_of_job(inputs.lengths, recipe, split, shard, shards)
     tokenizer = load(inputs.tokenizer)
     vocabulary = describe(tokenizer, inputs.tokenizer, inputs.special_tokens_map)
-    documents = tokenize(tokenizer, read_batches(inputs.corpus, part["start"], part["stop"]))
+    documents = tokenize(tokenizer, read_column(inputs.corpus, slice(part["start"], part["stop"])))
     suffix_tokens = len(template(tokenizer)[1])
     pad, target = vocabulary["special_ids"]["pad"], snakemake.output.records
     written = write_shard(documents, recipe, pad, suffix_tokens, target, part["documents"])

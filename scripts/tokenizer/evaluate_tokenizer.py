@@ -23,7 +23,7 @@ MOST = 4  # scripts, and sources, that the terminal names
 with job(snakemake.log[0], snakemake.wildcards.tokenizer) as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
-    from tpulm.corpus.documents import read_lengths, read_rows
+    from tpulm.corpus.documents import read_lengths, read_texts
     from tpulm.corpus.statistics import rows_by_source
     from tpulm.tokenization.folder import cut, load, measure, pieces, special_ids, together
     from tpulm.tokenization.sample import CHARACTERS, Sample
@@ -32,10 +32,10 @@ with job(snakemake.log[0], snakemake.wildcards.tokenizer) as say:
     tokenizer = load(snakemake.input.tokenizer)
     ids = special_ids(tokenizer, snakemake.input.special_tokens_map)
     lengths = read_lengths(snakemake.input.lengths)
-    chosen = Sample(lambda rows: read_rows(snakemake.input.corpus, rows), lengths, CHARACTERS, 0).chosen
+    chosen = Sample(lambda rows: read_texts(snakemake.input.corpus, rows), lengths, CHARACTERS, 0).chosen
     record = read_json(snakemake.input.record[0]) if snakemake.input.record else {}
     of_source = {
-        name: cut(tokenizer, read_rows(snakemake.input.corpus, rows))
+        name: cut(tokenizer, read_texts(snakemake.input.corpus, rows))
         for name, rows in rows_by_source(record, "validation", chosen).items()
     }
     found = together(of_source.values())

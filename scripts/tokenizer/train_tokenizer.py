@@ -21,7 +21,7 @@ from tpulm.core.job import job
 with job(snakemake.log[0], "tokenizer") as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
-    from tpulm.corpus.documents import read_lengths, read_rows
+    from tpulm.corpus.documents import read_lengths, read_texts
     from tpulm.tokenization.folder import write_settings
     from tpulm.tokenization.pipeline import Recipe
     from tpulm.tokenization.sample import Sample
@@ -30,7 +30,7 @@ with job(snakemake.log[0], "tokenizer") as say:
 
     recipe, output = Recipe(**snakemake.params.recipe), snakemake.output
     lengths = read_lengths(snakemake.input.lengths)
-    sample = Sample(lambda rows: read_rows(snakemake.input.corpus, rows), lengths, **snakemake.params.train_on)
+    sample = Sample(lambda rows: read_texts(snakemake.input.corpus, rows), lengths, **snakemake.params.train_on)
     tokenizer, characters = train(sample, recipe)
     with atomic_write(output.tokenizer) as partial:
         tokenizer.save(str(partial))

@@ -6,7 +6,6 @@ Several files are read as one. Of files in a bucket (gs://BUCKET/NAME) only the 
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -102,81 +101,46 @@ def whole(path: str | Path) -> Iterator[None]:
 
 
 Files = str | Sequence[str]
+Rows = slice | np.ndarray
+ALL = slice(0, None)
 
 
-@dataclass
-class RowGroup:
-    """Documents `start` to `stop` of the files: row group `number` of an open one."""
+def read_column(files: Files, rows: Rows = ALL, size: int = 1000, column: str = "text") -> Iterator[pa.Array]:
+    """Yield a column of documents of corpus files, in order, as arrays of at most `size`.
 
-    path: str
-    file: pq.ParquetFile
-    number: int
-    start: int
-    stop: int
+    rows  which documents: a slice, or their numbers, ascending integers of shape [n]
 
-    def read(self, column: str = "text") -> pa.Array:
-        """Read a column of the documents. Raises UserError when the file is damaged."""
-        with whole(self.path):
-            return self.file.read_row_group(self.number, columns=[column])[column].combine_chunks()
-
-
-def row_groups(files: Files) -> Iterator[RowGroup]:
-    """Yield the row groups of files in order, unread. Raises UserError when a file is damaged."""
-    start = 0
+    Only row groups that hold some of them are read, one at a time. Raises UserError when a file is damaged.
+    """
+    first = 0
+    end = rows.stop if isinstance(rows, slice) else rows[-1] + 1 if len(rows) else 0
     for path in [files] if isinstance(files, str) else files:
+        if end is not None and end <= first:
+            return
         with whole(path), open_table(path) as file:
             for number in range(file.num_row_groups):
-                stop = start + file.metadata.row_group(number).num_rows
-                yield RowGroup(path, file, number, start, stop)
-                start = stop
+                last = first + file.metadata.row_group(number).num_rows
+                if isinstance(rows, slice):
+                    wanted = np.arange(max(rows.start, first), last if end is None else min(end, last)) - first
+                else:
+                    wanted = rows[slice(*np.searchsorted(rows, [first, last]))] - first
+                if len(wanted):
+                    values = file.read_row_group(number, columns=[column])[column].combine_chunks()
+                    for start in range(0, len(wanted), size):
+                        yield values.take(pa.array(wanted[start : start + size]))
+                first = last
 
 
-def read_batches(
-    files: Files, start: int = 0, stop: int | None = None, size: int = 1000, column: str = "text"
-) -> Iterator[pa.Array]:
-    """Yield documents `start` to `stop` of corpus files in order, as string arrays of at most `size`.
-
-    column  another one that is to be read instead
-
-    Only the row groups that hold them are read, one at a time. Raises UserError when a file is damaged.
-    """
-    for group in row_groups(files):
-        low, high = max(start, group.start), group.stop if stop is None else min(stop, group.stop)
-        if low < high:
-            values = group.read(column)
-            for first in range(low, high, size):
-                yield values.slice(first - group.start, min(size, high - first))
-        if stop is not None and stop <= group.stop:
-            return
+def read_texts(files: Files, rows: Rows = ALL, size: int = 1000) -> Iterator[list[str]]:
+    """Yield documents of corpus files as `read_column` does, as lists."""
+    for texts in read_column(files, rows, size):
+        yield texts.to_pylist()
 
 
-def read_texts(files: Files, start: int = 0, stop: int | None = None, size: int = 1000) -> Iterator[list[str]]:
-    """Yield documents `start` to `stop` of corpus files in order, as lists of at most `size`."""
-    for batch in read_batches(files, start, stop, size):
-        yield batch.to_pylist()
-
-
-def read_responses(
-    files: Files, start: int = 0, stop: int | None = None, size: int = 1000
-) -> Iterator[list[list[tuple[int, int]]]]:
+def read_responses(files: Files, rows: Rows = ALL, size: int = 1000) -> Iterator[list[list[tuple[int, int]]]]:
     """Yield where the responses of the documents are that `read_texts` yields: characters, as (start, stop)."""
-    for batch in read_batches(files, start, stop, size, "responses"):
+    for batch in read_column(files, rows, size, "responses"):
         yield [[(span["start"], span["stop"]) for span in spans] for spans in batch.to_pylist()]
-
-
-def read_rows(files: Files, rows: np.ndarray, size: int = 1000, column: str = "text") -> Iterator[list]:
-    """Yield the documents with these numbers, ascending integers of shape [n], as lists of at most `size`.
-
-    column  another one that is to be read instead
-
-    Row groups without any are not read. Raises UserError when a file is damaged.
-    """
-    for group in row_groups(files):
-        own = rows[slice(*np.searchsorted(rows, [group.start, group.stop]))] - group.start
-        if len(own):
-            values = group.read(column)
-            for first in range(0, len(own), size):
-                yield values.take(pa.array(own[first : first + size])).to_pylist()
 
 
 def read_lengths(files: Files) -> list[np.ndarray]:

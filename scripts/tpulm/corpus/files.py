@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
+from fsspec.utils import read_block
+
 from tpulm.core import bucket
 from tpulm.core.errors import UserError, first_line
 from tpulm.core.hub import not_fetched
@@ -24,122 +26,70 @@ from tpulm.corpus.rows import Documents, Form
 from tpulm.corpus.sources import Part, divisible, kind_of, packed, reading
 
 CHARACTERS = 4 << 20  # that are read at once
-EMPTY_LINE = re.compile(rb"\n(?=(\r?\n))")
 CONTROL = re.compile("[\0-\x08\x0b\x0e-\x1f\x7f-\x9f]")  # control characters, but for white space
 CONTROL_BYTES = re.compile(rb"[\0-\x08\x0b\x0e-\x1f\x7f]|\xc2[\x80-\x9f]")  # the same in UTF-8
 MOST_CONTROL = 1e-3  # share of the characters of a text
 
 
-class Range(io.RawIOBase):
-    """The bytes `start` to `stop` of an open file."""
-
-    def __init__(self, file: IO[bytes], start: int, stop: int):
-        """Begin at `start`; the file is closed with this."""
-        self.file, self.left = file, stop - start
-        file.seek(start)
-
-    def readable(self) -> bool:
-        """Return True: the bytes can be read."""
-        return True
-
-    def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]
-        """Read at most as many bytes as `buffer` takes; return how many."""
-        data = self.file.read(min(len(buffer), self.left))
-        buffer[: len(data)] = data
-        self.left -= len(data)
-        return len(data)
-
-    def close(self) -> None:
-        """Close the file, too."""
-        self.file.close()
-        super().close()
+Piece = tuple[int, int]  # of one large file: its number, and how many there are
+WHOLE = (0, 1)
 
 
-def bounds(path: str, piece: tuple[int, int], paragraphs: bool) -> tuple[int, int]:
-    """Return where a piece of a file begins and ends, in bytes: after a line, or after an empty line.
-
-    piece  its number, and how many there are; neighbours of equal size about, together the whole file
-    """
-    number, pieces = piece
-    size, _ = bucket.state(path)
-    with bucket.opened(path) as file:
-        ends = [after_line(file, index * size // pieces, size, paragraphs) for index in (number, number + 1)]
-    return ends[0], ends[1]
-
-
-def after_line(file: IO[bytes], position: int, size: int, paragraphs: bool) -> int:
-    """Return the first end of a line, or of an empty line for paragraphs, at or after a position in a file."""
-    if position in (0, size):
-        return position
-    if not paragraphs:
-        file.seek(position - 1)
-        file.readline()
-        return file.tell()
-    file.seek(max(position - 3, 0))  # the longest match that ends at `position` begins there
-    data = b""
-    while block := file.read(CHARACTERS):
-        data = data[-2:] + block
-        offset = file.tell() - len(data)
-        for found in EMPTY_LINE.finditer(data):
-            if offset + found.end(1) >= position:
-                return offset + found.end(1)
-    return size
-
-
-def open_text(path: str, start: int = 0, stop: int | None = None) -> io.TextIOWrapper:
-    """Open a text file, or some of its bytes, for reading; every line end becomes "\\n"."""
-    if packed(path):
-        return io.TextIOWrapper(gzip.open(bucket.opened(path)), encoding="utf-8")  # type: ignore[arg-type]
-    file = bucket.opened(path)
-    if stop is not None:
-        file = io.BufferedReader(Range(file, start, stop), CHARACTERS)
+def open_text(path: str, piece: Piece, paragraphs: bool) -> io.TextIOWrapper:
+    """Open a text file, or a piece of it, for reading; every line end becomes "\\n"."""
+    file = opened(path) if piece == WHOLE else io.BytesIO(read_piece(path, piece, paragraphs))
     return io.TextIOWrapper(file, encoding="utf-8")
 
 
-def blocks(path: str, start: int, stop: int | None) -> Iterator[str]:
-    """Yield the text of a file, or of some of its bytes, cut at line ends; without a byte order mark."""
-    with open_text(path, start, stop) as file:
+def read_piece(path: str, piece: Piece, paragraphs: bool) -> bytes:
+    """Return a piece of a file: neighbours of equal size about, which end after a line, or after an empty one."""
+    number, pieces = piece
+    size, _ = bucket.state(path)
+    start, stop = (index * size // pieces for index in (number, number + 1))
+    with bucket.opened(path) as file:
+        line_end = b"\r\n" if paragraphs and file.readline().endswith(b"\r\n") else b"\n"
+        return read_block(file, start, stop - start, line_end * (2 if paragraphs else 1))
+
+
+def blocks(path: str, piece: Piece = WHOLE, paragraphs: bool = False) -> Iterator[str]:
+    """Yield the text of a file, or of a piece of it, cut at line ends; without a byte order mark."""
+    with open_text(path, piece, paragraphs) as file:
         block = file.read(CHARACTERS)
-        block = block.removeprefix("\ufeff") if not start else block
+        block = block.removeprefix("\ufeff") if not piece[0] else block
         while block:
             yield plain_text(path, block + file.readline())
             block = file.read(CHARACTERS)
 
 
-def read_lines(path: str, piece: tuple[int, int] = (0, 1)) -> Iterator[list[str]]:
+def read_lines(path: str, piece: Piece = WHOLE) -> Iterator[list[str]]:
     """Yield the lines of a text file, or of a piece of it, in batches."""
-    for block in blocks(path, *range_of(path, piece, False)):
+    for block in blocks(path, piece):
         lines = block.split("\n")
         if not lines[-1]:
             lines.pop()
         yield lines
 
 
-def read_paragraphs(path: str, piece: tuple[int, int] = (0, 1)) -> Iterator[list[str]]:
+def read_paragraphs(path: str, piece: Piece = WHOLE) -> Iterator[list[str]]:
     """Yield the paragraphs of a text file, or of a piece of it, in batches: empty lines are between them."""
     rest = ""
-    for block in blocks(path, *range_of(path, piece, True)):
+    for block in blocks(path, piece, paragraphs=True):
         *whole, rest = (rest + block).split("\n\n")
         yield [text for text in (paragraph.strip("\n") for paragraph in whole) if text]
     if rest.strip("\n"):
         yield [rest.strip("\n")]
 
 
-def range_of(path: str, piece: tuple[int, int], paragraphs: bool) -> tuple[int, int | None]:
-    """Return the bytes that a piece has; the whole file is one that need not be cut."""
-    return bounds(path, piece, paragraphs) if piece[1] > 1 else (0, None)
-
-
-def lines_before(path: str, piece: tuple[int, int]) -> int:
+def lines_before(path: str, piece: Piece) -> int:
     """Return how many lines of a file are before a piece."""
-    start, _ = range_of(path, piece, False)
-    return sum(block.count("\n") for block in blocks(path, 0, start)) if start else 0
+    number, pieces = piece
+    return sum(block.count("\n") for before in range(number) for block in blocks(path, (before, pieces)))
 
 
 BATCH = 1000  # rows of a table that are in memory at once
 
 
-def read_files(files: Sequence[str], sample_by: str, form: Form, piece: tuple[int, int] = (0, 1)) -> Documents:
+def read_files(files: Sequence[str], sample_by: str, form: Form, piece: Piece = WHOLE) -> Documents:
     """Yield the documents of files in their order, in batches.
 
     sample_by  what a document is in a .txt file: line, paragraph (ended by an empty line) or document (the file)
@@ -202,7 +152,7 @@ def unchanged(file: str) -> Iterator[None]:
         raise UserError(f"{file} changed while it was read; run again when it no longer changes.")
 
 
-def read_file(file: str, sample_by: str, form: Form, piece: tuple[int, int]) -> Documents:
+def read_file(file: str, sample_by: str, form: Form, piece: Piece) -> Documents:
     """Yield the documents of one file, or of a piece of it, in batches."""
     kind = kind_of(file)
     if kind == "text" and sample_by == "document":
@@ -223,7 +173,7 @@ def read_file(file: str, sample_by: str, form: Form, piece: tuple[int, int]) -> 
 
 def whole(file: str) -> str:
     """Return the text of a file, without a byte order mark."""
-    with open_text(file) as text:
+    with open_text(file, WHOLE, False) as text:
         return plain_text(file, text.read().removeprefix("\ufeff"))
 
 
@@ -276,7 +226,7 @@ def is_json_lines(file: str) -> bool:
     return False
 
 
-def json_lines_documents(file: str, form: Form, piece: tuple[int, int]) -> Documents:
+def json_lines_documents(file: str, form: Form, piece: Piece) -> Documents:
     """Yield the documents of a JSON Lines file, or of a piece of it: an object per line, whose other fields may differ.
 
     Read as lines: readers of JSON tables guess a type for the column (dates, numbers) and change the text.
@@ -301,7 +251,7 @@ class Line:
     """A line of a file, for messages: counted from the file's first line, which takes time for a piece."""
 
     file: str
-    piece: tuple[int, int]
+    piece: Piece
     number: int  # within the piece
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ from tpulm.corpus.documents import (
     TRAIN,
     VALIDATION,
     read_columns,
-    read_rows,
+    read_texts,
 )
 
 MOST = 256  # files that are open at once
@@ -164,6 +164,6 @@ def drop_near_duplicates(parts: Sequence[str], codes: np.ndarray, threshold: flo
     codes[dropped] = NEAR_DUPLICATE
     shown = [(int(row), int(winners[lowest[rank[row]]])) for row in np.sort(dropped)[:EXAMPLES]]
     wanted = np.unique(np.array(shown, np.int64))
-    texts = dict(zip(wanted.tolist(), (text for batch in read_rows(parts, wanted) for text in batch), strict=True))
+    texts = dict(zip(wanted.tolist(), (text for batch in read_texts(parts, wanted) for text in batch), strict=True))
     pairs = [{"dropped": texts[row], "kept": texts[other]} for row, other in shown]
     return [{name: text[:EXAMPLE_CHARACTERS] for name, text in pair.items()} for pair in pairs]

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tpulm.core import bucket
 from tpulm.core.files import atomic_write, sha256
@@ -20,14 +19,6 @@ KEY_BYTES = 16  # of SHA-256: two documents in 10^14 have the same key with a pr
 SCHEMA = pa.schema({"text": pa.string(), "words": pa.int32(), "key": pa.binary(KEY_BYTES)})
 # What else there is, is random.
 COMPRESSED = ("text", "words", *(f"{RESPONSES.name}.list.element.{name}" for name in ("start", "stop")))
-SPACE = 0x20
-# White space as str.split takes it: ASCII's other than the space, and beyond ASCII in UTF-8 of two and three bytes.
-OTHER_WHITE = np.zeros(256, bool)
-OTHER_WHITE[[*range(0x09, 0x0E), *range(0x1C, 0x20)]] = True
-WIDE = [character.encode() for character in map(chr, range(0x80, 0x3001)) if character.isspace()]
-WIDE_BYTES = np.array(sorted({character[0] for character in WIDE}), np.uint8)
-WIDE_PAIRS = np.array([int.from_bytes(character, "big") for character in WIDE if len(character) == 2])
-WIDE_TRIPLES = np.array([int.from_bytes(character, "big") for character in WIDE if len(character) == 3])
 
 
 def write_part(path: str, batches: Iterable[Iterable[Document]], recipe: dict) -> dict:
@@ -67,29 +58,22 @@ def clean(batch: Iterable[Document], recipe: dict, dropped: Counter, removed: Co
     for two documents that are the same, and in random order.
     """
     texts, responses = filtered(batch, recipe, dropped, removed)
-    column = pa.array(texts, pa.string())
-    content, bounds = utf8(column)
-    plain, words = single_spaced(np.frombuffer(content, np.uint8), bounds)
-    characters = pc.utf8_length(column).to_numpy(zero_copy_only=False).copy()
-    normalised = [content[start:stop] for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
-    for number in np.flatnonzero(~plain).tolist():
-        parts = texts[number].split()
-        text = " ".join(parts)
-        words[number], characters[number], normalised[number] = len(parts), len(text), text.encode("utf-8")
-    kept = (words > 0) & (characters >= recipe["min_characters"])
-    dropped["empty"] += int((words == 0).sum())
-    dropped["short"] += int(((words > 0) & ~kept).sum())
-    head = f"{recipe['seed']}\0".encode()
-    keys = b"".join([hashlib.sha256(head + text).digest()[:KEY_BYTES] for text in normalised])
+    words = list(map(str.split, texts))
+    normalised = list(map(" ".join, words))
+    kept = [bool(text) and len(text) >= recipe["min_characters"] for text in normalised]
+    dropped["empty"] += normalised.count("")
+    dropped["short"] += len(texts) - normalised.count("") - sum(kept)
+    head = f"{recipe['seed']}\0"
+    keys = [hashlib.sha256((head + text).encode()).digest()[:KEY_BYTES] for text in normalised]
     columns = {
-        "text": column,
-        "words": pa.array(words.astype(np.int32)),
-        "key": pa.FixedSizeBinaryArray.from_buffers(pa.binary(KEY_BYTES), len(column), [None, pa.py_buffer(keys)]),
+        "text": pa.array(texts, pa.string()),
+        "words": pa.array(map(len, words), pa.int32()),
+        "key": pa.array(keys, pa.binary(KEY_BYTES)),
     }
     if recipe.get("responses"):
         columns["responses"] = pa.array(responses, RESPONSES.type)
     cleaned = pa.record_batch(columns, schema=columns_of(recipe))
-    return cleaned if kept.all() else cleaned.filter(pa.array(kept))
+    return cleaned if all(kept) else cleaned.filter(pa.array(kept))
 
 
 def filtered(
@@ -117,39 +101,6 @@ def filtered(
         if recipe.get("responses"):
             responses.append([{"start": start, "stop": stop} for start, stop in spans or [(0, len(text))]])
     return texts, responses
-
-
-def utf8(texts: pa.StringArray) -> tuple[bytes, np.ndarray]:
-    """Return the UTF-8 of new texts one after another, and where each begins and the last one ends, int64."""
-    _, offsets, data = texts.buffers()
-    bounds = np.frombuffer(offsets, np.int32, len(texts) + 1) if offsets else np.zeros(1, np.int32)
-    return data.to_pybytes()[: bounds[-1]] if data else b"", bounds.astype(np.int64)
-
-
-def single_spaced(content: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return whether the only white space of each text is a single space between words, bool of shape [texts].
-
-    content  UTF-8 of all texts, uint8 of shape [bytes]; bounds  where each begins and the last one ends, int64
-
-    Also the number of words of those texts, int64 of shape [texts]. White space is what str.split takes for it.
-    """
-    low = np.flatnonzero(content <= SPACE)
-    values = content[low]
-    spaces = low[values == SPACE]
-    words = np.diff(np.searchsorted(spaces, bounds)) + (np.diff(bounds) > 0)
-    # In UTF-8, white space beyond ASCII begins with one of these bytes.
-    lead = np.flatnonzero(np.isin(content, WIDE_BYTES)) if content.max(initial=0) > 0x7F else low[:0]
-    lead = lead[lead < len(content) - 1]
-    three = content[np.minimum(lead[:, None] + np.arange(3), len(content) - 1)]
-    code = three.astype(np.int64) @ (65536, 256, 1)
-    wide = lead[np.isin(code >> 8, WIDE_PAIRS) | np.isin(code, WIDE_TRIPLES)]
-    other = low[OTHER_WHITE[values]]
-    double = spaces[1:][np.diff(spaces) == 1]
-    plain = np.ones(len(bounds) - 1, bool)
-    plain[np.searchsorted(bounds, np.concatenate([wide, other, double]), side="right") - 1] = False
-    some = np.flatnonzero(np.diff(bounds) > 0)
-    plain[some] &= (content[bounds[some]] != SPACE) & (content[bounds[some + 1] - 1] != SPACE)
-    return plain, words
 
 
 def describe_files(files: Iterable[str], whole: bool) -> list[dict]:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from tpulm.core.files import atomic_write
 from tpulm.core.random_streams import generator
-from tpulm.corpus.documents import RESPONSES, count_documents, read_rows, whole
+from tpulm.corpus.documents import RESPONSES, count_documents, read_column, whole
 from tpulm.specs.artifacts import HELD_OUT
 
 PASSAGE = [pa.field("text", pa.string()), pa.field("scored", RESPONSES.type)]
@@ -116,5 +116,5 @@ def draw(collection: str, files: Mapping[str, Sequence[str]], recipe: Mapping) -
 def read_in_order(files: Sequence[str], rows: np.ndarray, column: str) -> list:
     """Return the values of a column of documents with these numbers, in this order."""
     order = np.argsort(rows)
-    values = [value for batch in read_rows(files, rows[order], column=column) for value in batch]
+    values = [value for batch in read_column(files, rows[order], column=column) for value in batch.to_pylist()]
     return [values[place] for place in np.argsort(order)]
