@@ -11,9 +11,8 @@ if workflow.is_main_process:
     for collection, (key, text) in TEXTS.items():
         or_exit(look_at, key, text, PARTS[collection])
 
-# The texts whose parts have their own files, and those whose splits are one file each.
+# The texts whose parts have their own files of each split.
 DIVIDED = [name for name, (_, text) in TEXTS.items() if divided(text, PARTS[name])]
-WHOLE = [name for name in TEXTS if name not in DIVIDED]
 # The Parquet files of each split.
 DOCUMENTS = {
     (collection, split): split_files(collection, split, text, PARTS[collection])
@@ -30,8 +29,6 @@ BENCHMARKS = {
     for collection, (key, text) in TEXTS.items()
     if "decontaminate" in text
 }
-# The texts for which a separate job assigns the split of each document, because other jobs need it.
-ASSIGNED = [name for name in TEXTS if name in DIVIDED or name in BENCHMARKS]
 
 
 rule corpus:
@@ -102,7 +99,7 @@ rule read_part:
 
 
 rule assign_splits:
-    """Assign each document to one split, without duplicates between splits; see `build_corpus`."""
+    """Assign each document to one split, without duplicates between splits."""
     input:
         # Only the keys of the documents are read.
         parts=lambda w: list(map(in_place, part_files(w, PARTS, ".parquet"))),
@@ -114,7 +111,7 @@ rule assign_splits:
     log:
         "<logs>/{collection}/splits.log",
     wildcard_constraints:
-        collection=one_of(ASSIGNED),
+        collection=one_of(TEXTS),
     conda:
         "../envs/data.yaml"
     threads: 1
@@ -177,53 +174,44 @@ rule find_contamination:
 
 
 rule build_corpus:
-    """Write the documents to one Parquet file per split; also assign the splits if no other job does."""
+    """Write the documents to one Parquet file per split."""
     input:
         parts=lambda w: part_files(w, PARTS, ".parquet"),
-        records=lambda w: [] if w.collection in ASSIGNED else part_files(w, PARTS, ".json"),
-        splits=lambda w: (
-            [f"<results>/{w.collection}/splits.npy", f"<results>/{w.collection}/splits.json"]
-            if w.collection in ASSIGNED
-            else []
-        ),
+        splits=lambda w: in_place(f"<results>/{w.collection}/splits.npy"),
+        record="<results>/{collection}/splits.json",
         contamination=lambda w: part_files(w, PARTS, ".contamination.json") if w.collection in BENCHMARKS else [],
         code=code_inputs("corpus/build_corpus", "data"),
     output:
-        train="<results>/{collection}/train.parquet",
-        validation="<results>/{collection}/validation.parquet",
-        test="<results>/{collection}/test.parquet",
+        **{split: f"<results>/{{collection}}/{split}.parquet" for split in SPLITS},
         lengths=expand("<results>/{{collection}}/{split}.lengths.npy", split=SPLITS),
-        record="<results>/{collection}/corpus.json",
+        record="<results>/{collection}/figures.json",
     log:
-        "<logs>/{collection}/corpus.log",
+        "<logs>/{collection}/documents.log",
     wildcard_constraints:
-        collection=one_of(WHOLE),
+        collection=one_of(name for name in TEXTS if name not in DIVIDED),
     conda:
         "../envs/data.yaml"
     threads: 1
     resources:
         mem_mb=4000,  # does not depend on the size of the input
     params:
-        recipe=lambda w: building(*TEXTS[w.collection], PARTS[w.collection])
-        | ({} if w.collection in ASSIGNED else {"assigning": assigning(*TEXTS[w.collection], PARTS[w.collection])}),
+        recipe=lambda w: building(*TEXTS[w.collection], PARTS[w.collection]),
     script:
         "../scripts/corpus/build_corpus.py"
 
 
-rule split_part:
-    """Write the documents of a part of a very large text to one Parquet file per split."""
+use rule build_corpus as split_part with:
+    # Write the documents of a part of a very large text to one Parquet file per split.
     input:
-        part="<results>/{collection}/parts/{part}.parquet",
+        parts=lambda w: [f"<results>/{w.collection}/parts/{w.part}.parquet"],
         splits=lambda w: in_place(f"<results>/{w.collection}/splits.npy"),
         record="<results>/{collection}/splits.json",
         contamination=lambda w: (
-            f"<results>/{w.collection}/parts/{w.part}.contamination.json" if w.collection in BENCHMARKS else []
+            [f"<results>/{w.collection}/parts/{w.part}.contamination.json"] if w.collection in BENCHMARKS else []
         ),
-        code=code_inputs("corpus/split_part", "data"),
+        code=code_inputs("corpus/build_corpus", "data"),
     output:
-        train="<results>/{collection}/train/{part}.parquet",
-        validation="<results>/{collection}/validation/{part}.parquet",
-        test="<results>/{collection}/test/{part}.parquet",
+        **{split: f"<results>/{{collection}}/{split}/{{part}}.parquet" for split in SPLITS},
         lengths=expand("<results>/{{collection}}/{split}/{{part}}.lengths.npy", split=SPLITS),
         record="<results>/{collection}/parts/{part}.figures.json",
     log:
@@ -231,34 +219,31 @@ rule split_part:
     wildcard_constraints:
         collection=one_of(DIVIDED),
         part=r"\d{5}",
-    conda:
-        "../envs/data.yaml"
-    threads: 1
-    resources:
-        mem_mb=4000,
     params:
         recipe=lambda w: building(*TEXTS[w.collection], [PARTS[w.collection][int(w.part)]]),
-    script:
-        "../scripts/corpus/split_part.py"
 
 
-rule merge_corpus:
-    """Merge the statistics of the parts of a very large text."""
+rule describe_corpus:
+    """Merge the statistics of the documents of a text."""
     input:
-        parts=lambda w: part_files(w, PARTS, ".figures.json"),
+        figures=lambda w: (
+            part_files(w, PARTS, ".figures.json")
+            if w.collection in DIVIDED
+            else [f"<results>/{w.collection}/figures.json"]
+        ),
         record="<results>/{collection}/splits.json",
         contamination=lambda w: part_files(w, PARTS, ".contamination.json") if w.collection in BENCHMARKS else [],
-        code=code_inputs("corpus/merge_corpus", "data"),
+        code=code_inputs("corpus/describe_corpus", "data"),
     output:
         "<results>/{collection}/corpus.json",
     log:
         "<logs>/{collection}/corpus.log",
     wildcard_constraints:
-        collection=one_of(DIVIDED),
+        collection=one_of(TEXTS),
     conda:
         "../envs/data.yaml"
     threads: 1
     params:
         recipe=lambda w: merging(*TEXTS[w.collection]),
     script:
-        "../scripts/corpus/merge_corpus.py"
+        "../scripts/corpus/describe_corpus.py"

@@ -27,7 +27,7 @@ from tpulm.corpus.parts import write_part
 from tpulm.corpus.rows import Form
 from tpulm.corpus.sources import Part, cut, parts_of, reading, source_files
 from tpulm.corpus.splits import assign, write_splits
-from tpulm.corpus.statistics import merged, rows_by_source
+from tpulm.corpus.statistics import merged, rows_by_source, summed
 from tpulm.corpus.stdlib import functions, paragraphs
 from tpulm.specs.artifacts import SPLITS
 
@@ -61,7 +61,8 @@ def build_sources(folder, parts, **changes):
         paths = [f"{place}/{number}.parquet" for number in range(len(parts))]
         records = [write_part(path, batches, recipe) for path, (_, batches) in zip(paths, parts, strict=True)]
         codes, told = assign("corpus", recipe, paths, records)
-        figures, sources = write_splits(recipe, paths, codes, told["dropped"], outputs)
+        splits, sources = write_splits(recipe, paths, codes, outputs)
+        figures, sources = summed([{"splits": splits, "sources": sources}], told["dropped"])
     return {split: pq.read_table(path)["text"].to_pylist() for split, path in outputs.items()}, figures, sources
 
 

@@ -76,17 +76,31 @@ VOCABULARY = "train_base_vocabulary:small/vocabulary.spm " + NGRAMS + shards(TUN
 TOKENIZER = "train_tokenizer evaluate_tokenizer:tokenizer score_ngrams:corpus,tokenizer " + RECORDS
 # Documents are read again, or only written again.
 SCORED_ON = "sample_texts:corpus " + OVERLAPS[0] + OVERLAPS[2]
-WRITTEN = "build_corpus:corpus " + SCORED_ON + OVERLAPS[1] + TOKENIZER + " " + shards(CORPUS_SET) + VOCABULARY
-CORPUS = "read_part:corpus,00000 " + WRITTEN
+WRITTEN = (
+    "build_corpus:corpus describe_corpus:corpus "
+    + SCORED_ON
+    + OVERLAPS[1]
+    + TOKENIZER
+    + " "
+    + shards(CORPUS_SET)
+    + VOCABULARY
+)
+CORPUS = "read_part:corpus,00000 assign_splits:corpus " + WRITTEN
 TUNING_SCORED_ON = (
     "sample_texts:finetune-text score_ngrams:finetune-text,base-small score_causal:base/small "
     + OVERLAPS[2] + OVERLAPS[3]
 )  # fmt: skip
-TUNING_WRITTEN = "build_corpus:finetune-text " + TUNING_SCORED_ON + OVERLAPS[1] + shards(TUNING_SET) + FINETUNE
-TUNING = "read_part:finetune-text,00000 " + TUNING_WRITTEN
+TUNING_WRITTEN = (
+    "build_corpus:finetune-text describe_corpus:finetune-text "
+    + TUNING_SCORED_ON
+    + OVERLAPS[1]
+    + shards(TUNING_SET)
+    + FINETUNE
+)
+TUNING = "read_part:finetune-text,00000 assign_splits:finetune-text " + TUNING_WRITTEN
 # Where tokenizer and base model come from elsewhere, they do not depend on the corpus.
 FETCHED_WRITTEN = (
-    "build_corpus:corpus evaluate_tokenizer:tokenizer "
+    "build_corpus:corpus describe_corpus:corpus evaluate_tokenizer:tokenizer "
     + SCORED_ON + "score_ngrams:corpus,tokenizer score_ngrams:corpus,base-small score_causal:finetune/python "
     + shards(CORPUS_SET, ["validation"]) + RECORDS + " " + MEASURES
 )  # fmt: skip
@@ -287,10 +301,12 @@ def rows_of_text(text, collection, source, states, written, fetched):
     """
     asked, several_asked, chatted, several_chatted = states
     parts = [f"read_part:{collection},0000{number} " for number in range(7)]
+    build, assign = written, f"assign_splits:{collection} "
+    written, fetched = assign + written, assign + fetched
     first, three = parts[0] + written, "".join(parts[:3])
     yield from rows_of("trained", text, first, {"source": source, "seed": 1, "min_characters": 5})
-    taken = {"held_out.validation": 0.06, "held_out.test": 0.06, "max_documents": 5000}
-    yield from rows_of("trained", text, written, taken)
+    yield from rows_of("trained", text, written, {"held_out.validation": 0.06, "held_out.test": 0.06})
+    yield from rows_of("trained", text, build, {"max_documents": 5000})
     yield from rows_of("listed", text, first, {"files": ["text/a.txt"], "sample_by": "document", "column": "body"})
     yield from rows_of("fetched", text, three + fetched, OTHER_SET)
     # In MIXED, parts 0 to 2 are of hub, 3 of listed, 4 to 6 of named.
@@ -302,7 +318,7 @@ def rows_of_text(text, collection, source, states, written, fetched):
         yield from rows_of("mixed", named, parts[4 + number] + written, files)
         yield from rows_of("mixed", hub, parts[number] + written, {key: value})
     yield from rows_of("mixed", hub, three + written, OTHER_SET | {"column": "body"})
-    yield from rows_of("mixed", listed, written, {"weight": 2.5})
+    yield from rows_of("mixed", listed, build, {"weight": 2.5})
     yield from rows_of("mixed", listed, parts[3] + written, {"files": ["text/a.txt"], "sample_by": "document"})
     yield f"{text}.sources.NAME.source", "mixed", listed, {"source": "python-docs"}, parts[3] + written
     other, answered = {"template": "{other}", "response": "{other}"}, f"{three}{written} score_responses:python"
@@ -313,7 +329,7 @@ def rows_of_text(text, collection, source, states, written, fetched):
     again = f"fetch_chat_template:{collection} {answered}"
     yield from rows_of(chatted, text, again, {"chat_template": "gemma"})
     yield from rows_of(several_chatted, text, again, {"chat_template_revision": B})
-    again = f"collect_ngrams:{collection} find_contamination:{collection},00000 {written}"
+    again = f"collect_ngrams:{collection} find_contamination:{collection},00000 {build}"
     other = {"ngram": 8, "files": ["text/c.txt"], "column": "body"}
     yield from rows_of("filtered", f"{text}.decontaminate", again, other)
     yield from rows_of("filtered", text, f"{parts[0]}assign_splits:{collection} {again}", OTHER_OPTIONS)
@@ -845,7 +861,9 @@ def test_a_changed_key_of_a_run_reruns_just_what_it_decides(rerun, row):
 # Keys of texts after which the same jobs run, from reading or assigning documents on, by state and what follows; which
 # parts are read again is another matter. All of them together rerun no more than these. Each alone reruns those of its
 # text, from which the others follow: a key of the corpus with the same one of finetune.text, which are two texts.
-TEXT_RULES = r"(fetch_chat_template|read_part|collect_ngrams|find_contamination|assign_splits|build_corpus):"
+TEXT_RULES = (
+    r"(fetch_chat_template|read_part|collect_ngrams|find_contamination|assign_splits|build_corpus|describe_corpus):"
+)
 ALIKE = {}
 for row in ROWS:
     # But for another source, which has other keys.

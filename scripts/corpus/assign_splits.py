@@ -15,12 +15,18 @@ params.recipe.near_duplicates  threshold of the similarity at which one of two d
 """
 
 import numpy as np
-from tpulm.core.files import atomic_write, write_json
+from tpulm.core.files import atomic_write, read_json, write_json
 from tpulm.core.job import job
-from tpulm.corpus.splits import assign_text
+from tpulm.corpus.splits import assign
+from tpulm.corpus.statistics import merged
+
+recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], snakemake.wildcards.collection):
-    splits, record = assign_text(snakemake.params.recipe, snakemake.input.parts, snakemake.input.records)
+    records = list(map(read_json, snakemake.input.records))
+    source = merged(recipe, records)
+    splits, dropped = assign(recipe["key"], recipe, snakemake.input.parts, records)
     with atomic_write(snakemake.output.splits) as partial, open(partial, "wb") as file:
         np.save(file, splits)
-    write_json(snakemake.output.record, record)
+    documents = [record["documents"] for record in records]
+    write_json(snakemake.output.record, source | dropped | {"documents": documents})

@@ -1,43 +1,37 @@
-"""Write the documents of a text to one Parquet file per split.
+"""Write the documents of a text, or of one of its parts, to one Parquet file per split.
 
-input.parts                         Parquet: text, words, key
-input.records                       JSON of each part, where it is this job that assigns documents to splits; otherwise:
-input.splits                        NumPy array, uint8: the split of each document; JSON: the source, what was dropped
-input.contamination                 JSON for each part: training documents that share an n-gram with held-out ones;
-                                    absent where they stay
+input.parts                         Parquet: text, words, key; of all parts, or of the one that the wildcard names
+input.splits                        NumPy array, uint8: the split of each document of all parts
+input.record                        JSON: how many documents each part has
+input.contamination                 JSON of each of these parts: training documents that share an n-gram with held-out
+                                    ones; absent where they stay
 output.train, .validation, .test    Parquet: text, one document per row; responses, the characters of each, where
                                     they count
 output.lengths                      for each of them a NumPy array: characters of each document
-output.record                       JSON: what was read, and the figures of each split
+output.record                       JSON: the figures of each split, and of each source
 params.recipe.key                   key of this text in the config
 params.recipe.max_documents         how many documents a split has at the most
 params.recipe.responses             true where the corpus says which characters the responses have
 params.recipe.sources, .weights     the source of each part, and how often each source is taken, where there are several
-params.recipe.assigning             what assign_splits.py takes, where it is this job that assigns
 """
 
-import numpy as np
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
-from tpulm.corpus.decontamination import count_contaminated, drop_contaminated
-from tpulm.corpus.splits import assign_text, write_splits
-from tpulm.corpus.statistics import in_words_of, with_splits
+from tpulm.corpus.decontamination import drop_contaminated
+from tpulm.corpus.documents import read_array
+from tpulm.corpus.splits import write_splits
 from tpulm.specs.artifacts import SPLITS
 
-recipe, inputs = snakemake.params.recipe, snakemake.input
+inputs, wildcards = snakemake.input, snakemake.wildcards
 
-with job(snakemake.log[0], snakemake.wildcards.collection) as say:
-    if inputs.splits:
-        codes, record = np.load(inputs.splits[0]), read_json(inputs.splits[1])
-    else:
-        codes, record = assign_text(recipe["assigning"], inputs.parts, inputs.records)
-    dropped, documents = record.pop("dropped"), record.pop("documents")
+with job(snakemake.log[0], wildcards.collection):
+    counts = read_json(inputs.record)["documents"]
+    first = int(wildcards.get("part", 0))
+    here = counts[first : first + len(inputs.parts)]
+    start = sum(counts[:first])
+    codes = read_array(inputs.splits, start, start + sum(here)).copy()
     if inputs.contamination:
-        found = list(map(read_json, inputs.contamination))
-        drop_contaminated(codes, documents, found)
-        record["decontaminate"] = count_contaminated(found, dropped)
+        drop_contaminated(codes, here, list(map(read_json, inputs.contamination)))
     outputs = {split: snakemake.output[split] for split in SPLITS}
-    splits, sources = write_splits(recipe, inputs.parts, codes, dropped, outputs)
-    write_json(snakemake.output.record, with_splits(record, recipe, splits, sources))
-    for split, figures in splits.items():
-        say(in_words_of(split, figures, dropped[split]))
+    splits, sources = write_splits(snakemake.params.recipe, inputs.parts, codes, outputs)
+    write_json(snakemake.output.record, {"splits": splits, "sources": sources})

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tpulm.core.errors import UserError
-from tpulm.core.files import atomic_write, read_json
+from tpulm.core.files import atomic_write
 from tpulm.corpus.documents import (
     BEYOND,
     DUPLICATE,
@@ -33,7 +33,7 @@ from tpulm.corpus.documents import (
 )
 from tpulm.corpus.near_duplicates import Partitions, drop_near_duplicates
 from tpulm.corpus.parts import key_numbers
-from tpulm.corpus.statistics import Figures, merged
+from tpulm.corpus.statistics import Figures
 from tpulm.specs.artifacts import SPLITS, lengths_file
 
 PARTITION = 4_000_000  # documents of which the keys are in memory at once, about
@@ -65,20 +65,6 @@ class Keys:
         new = np.ones(len(rows), bool)
         new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
         return rows, np.flatnonzero(new), np.cumsum(new) - 1
-
-
-def assign_text(recipe: dict, parts: Sequence[str], records: Sequence[str]) -> tuple[np.ndarray, dict]:
-    """Return the split of each document of a text, as `assign` does, and splits.json, what is recorded of them.
-
-    recipe          key, and what `assign` and `merged` take
-    parts, records  paths of the parts, and of what was recorded of each
-
-    The record has the source; `documents`, how many each part has; and what `assign` says of those that were dropped.
-    """
-    found = list(map(read_json, records))
-    source = merged(recipe, found)
-    splits, told = assign(recipe["key"], recipe, parts, found)
-    return splits, source | told | {"documents": [record["documents"] for record in found]}
 
 
 def assign(where: str, recipe: dict, parts: Sequence[str], records: Sequence[dict]) -> tuple[np.ndarray, dict]:
@@ -196,18 +182,14 @@ class SplitFile(DocumentFile):
 
 
 def write_splits(
-    recipe: dict, parts: Sequence[str], codes: np.ndarray, dropped: dict, outputs: dict[str, str], some: bool = False
+    recipe: dict, parts: Sequence[str], codes: np.ndarray, outputs: dict[str, str]
 ) -> tuple[dict[str, dict], dict[str, dict]]:
     """Write the documents of the parts to one file per split; return the figures of each split, and of each source.
 
-    recipe   key (of the text in the config, for the messages); max_documents (of each split, None for all); where a
-             text has several sources: sources (the name of each part's) and weights (by name)
+    recipe   max_documents (of each split, None for all); where a text has several sources: sources (the name of each
+             part's) and weights (by name)
     codes    split of each document of the parts, as `assign` returns it
-    dropped  how many documents of each split were dropped, by reason
     outputs  path of each split; beside it, with the extension .lengths.npy, comes the length of each document
-    some     whether these are only some parts of a text, of which a split may be empty
-
-    Raises UserError when a split stays empty.
     """
     names = recipe.get("sources", [""] * len(parts))
     weights = [recipe.get("weights", {}).get(name, 1.0) for name in names]
@@ -225,15 +207,10 @@ def write_splits(
                     if not time or code == TRAIN:
                         files[split].take(batch, np.flatnonzero(own == code), names[number])
         for split in SPLITS:
-            if not some:
-                refuse_empty(recipe["key"], split, files[split].figures.documents, dropped)
             lengths = stack.enter_context(atomic_write(lengths_file(outputs[split])))
             with open(lengths, "wb") as file:
                 np.save(file, np.concatenate(files[split].figures.lengths))
-    figures = {
-        split: files[split].figures.as_dict() | {f"dropped_{reason}": count for reason, count in dropped[split].items()}
-        for split in SPLITS
-    }
+    figures = {split: files[split].figures.as_dict() for split in SPLITS}
     by_source = {
         name: {split: files[split].sources.get(name, {"documents": 0, "characters": 0}) for split in SPLITS}
         for name in dict.fromkeys(names)

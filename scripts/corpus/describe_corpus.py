@@ -1,6 +1,6 @@
-"""Merge what is recorded of the parts of a very large text, whose documents other jobs have written.
+"""Describe a text: what was read, and the figures of each split.
 
-input.parts             JSON of each part: the figures of each split
+input.figures           JSON of all of its documents, or of those of each part: the figures of each split
 input.record            JSON: the source, and what was dropped
 input.contamination     JSON of each part: training documents that share an n-gram with held-out ones; absent where they
                         stay
@@ -23,7 +23,7 @@ with job(snakemake.log[0], snakemake.wildcards.collection) as say:
     del record["documents"]
     if inputs.contamination:
         record["decontaminate"] = count_contaminated(list(map(read_json, inputs.contamination)), dropped)
-    splits, sources = summed(list(map(read_json, inputs.parts)), dropped)
+    splits, sources = summed(list(map(read_json, inputs.figures)), dropped)
     for split, figures in splits.items():
         refuse_empty(recipe["key"], split, figures["documents"], dropped)
         say(in_words_of(split, figures, dropped[split]))
