@@ -37,6 +37,32 @@ rule train_base_vocabulary:
         "../scripts/base/train_base_vocabulary.py"
 
 
+rule write_base_tokenizer:
+    """Write the tokenizer of a base model for the library `tokenizers`."""
+    input:
+        vocabulary=lambda w: (
+            f"<results>/{vocabulary_of(w.run, BASES[w.run].recipe)}"
+            if w.run in TRAINED_BASES
+            else ancient(BASES[w.run].preset)
+        ),
+        # It tells of changes of the preset.
+        fingerprint=lambda w: [] if w.run in TRAINED_BASES else BASES[w.run].fingerprint,
+        code=code_inputs("base/write_base_tokenizer", "jax"),
+    output:
+        "<results>/base/{run}/tokenizer.json",
+    log:
+        "<logs>/base/{run}/tokenizer.log",
+    wildcard_constraints:
+        run=one_of(BASES),
+    threads: 1
+    resources:
+        mem_mb=4000,
+    conda:
+        "../envs/jax.yaml"
+    script:
+        "../scripts/base/write_base_tokenizer.py"
+
+
 rule train_base:
     """Train one segment of a base model, from the previous checkpoint to the next."""
     input:
@@ -64,7 +90,8 @@ rule export_base:
     """Save the best checkpoint of a base model as a Keras preset folder."""
     input:
         best=lambda w: at_step(TRAINED_BASES[w.run], w).weights,
-        vocabulary=lambda w: BASES[w.run].vocabulary.files[0],
+        vocabulary=lambda w: f"<results>/{vocabulary_of(w.run, BASES[w.run].recipe)}",
+        tokenizer="<results>/base/{run}/tokenizer.json",
         code=code_inputs("base/export_base", "jax"),
     output:
         folder=directory("<results>/base/{run}/preset"),

@@ -130,11 +130,6 @@ def at_step(run, wildcards):
     return run.at(int(wildcards.step)) if "step" in wildcards.keys() else run
 
 
-def vocabulary_inputs(files: list[str]) -> list[str]:
-    """Return the files of a vocabulary as inputs; a preset folder is `ancient`: its fingerprint tells of changes."""
-    return [ancient(file) if os.path.basename(file) == "preset" else file for file in files]
-
-
 def documents_of(records: str, wildcards) -> list[str]:
     """Return the files that the documents of a shard are in."""
     files = DOCUMENTS[RECORDS[records].collection, wildcards.split]
@@ -160,6 +155,7 @@ def opening_inputs(model_of) -> dict:
         "base": lambda wildcards: ancient(model_of(wildcards).preset),
         "fingerprint": lambda wildcards: model_of(wildcards).fingerprint,
         "best": lambda wildcards: model_of(wildcards).tuned,
+        "tokenizer": lambda wildcards: model_of(wildcards).vocabulary.files,
     }
 
 

@@ -69,7 +69,7 @@ rule score_ngrams:
         documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
         lengths=lambda w: LENGTHS_IN_PLACE[w.collection, "train"],
         material=lambda w: EVALUATED.material_of(w.collection),
-        vocabulary=lambda w: vocabulary_inputs(EVALUATED.vocabularies[w.vocabulary]),
+        vocabulary=lambda w: EVALUATED.vocabularies[w.vocabulary],
         code=code_inputs("evaluation/score_ngrams", "jax"),
     output:
         "<results>/evaluation/ngrams/{collection}/{vocabulary}.parquet",

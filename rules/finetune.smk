@@ -167,6 +167,7 @@ rule export_transformers:
             if TRAINED_ON[w.stage] in CHATS and f"{w.stage}/{w.run}" in MADE_HERE
             else []
         ),
+        tokenizer=lambda w: OUTLINE.models[f"{w.stage}/{w.run}"].vocabulary.files,
         code=code_inputs("finetune/export_transformers", "jax"),
     output:
         directory("<results>/transformers/{stage}/{run}"),

@@ -74,8 +74,7 @@ rule write_causal_shard:
         corpus=lambda w: list(map(in_place, documents_of(w.records, w))),
         lengths=lambda w: [in_place(lengths_file(file)) for file in documents_of(w.records, w)],
         # A base model that is trained here has its vocabulary before its weights.
-        tokenizer=lambda w: vocabulary_inputs(BASES[RECORDS[w.records].base].vocabulary.files)[0],
-        fingerprint=lambda w: vocabulary_inputs(BASES[RECORDS[w.records].base].vocabulary.files)[1:],
+        tokenizer=lambda w: f"<results>/base/{RECORDS[w.records].base}/tokenizer.json",
         code=code_inputs("tfrecords/write_causal_shard", "jax"),
     output:
         records="<results>/{records}/{split}/{shard}-of-{shards}.tfrecord",

@@ -123,6 +123,14 @@ def copy_parts(source: Path, folder: Path) -> None:
             shutil.copy2(source / part, folder / part)
 
 
+def open_vocabulary(path: Path):
+    """Return the tokenizer of a vocabulary file or of a preset folder, as rule write_base_tokenizer makes it."""
+    from tpulm.tokenization.conversion import convert
+    from tpulm.tokenization.tokenizer import TextTokenizer
+
+    return TextTokenizer(convert(path))
+
+
 def write_tokenizer_to(out: Path, source: Path, key: str = "tokenizer.pretrained") -> int:
     """Write the tokenizer of a folder below `out`, as a job does for `key`; return its size."""
     from tpulm.tokenization.folder import write_tokenizer  # it imports transformers

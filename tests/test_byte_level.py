@@ -10,7 +10,7 @@ import unicodedata
 import pyarrow.parquet as pq
 import pytest
 import test_causal
-from conftest import ROOT, Workflow
+from conftest import ROOT, Workflow, open_vocabulary
 from test_causal import prose
 from test_transformers import OF_BYTES, preset_of
 from test_try import ask
@@ -18,7 +18,6 @@ from tokenizers import Tokenizer
 from tpulm.core.errors import UserError
 from tpulm.core.files import sha256
 from tpulm.specs.causal_families import FAMILIES, vocabulary_in
-from tpulm.tokenization.causal import KerasHub, OfBytes, load_tokenizer
 from tpulm.tokenization.training import train_byte_level
 
 jax_backend = test_causal.jax_backend
@@ -40,7 +39,7 @@ def documents():
 def trained(name, folder, size=330):
     path = folder / f"{name}.json"
     train_byte_level([documents()], FAMILIES[name].byte_level, size, SIZE).save(str(path))
-    return OfBytes(path)
+    return open_vocabulary(path)
 
 
 @pytest.mark.unit
@@ -76,7 +75,7 @@ runtime.start(1)
 from test_transformers import preset_of
 folder = Path(sys.argv[1])
 folder.mkdir()
-print("RESULT", trained("llama3", folder).behind.to_str(), fingerprints(preset_of("llama3 of bytes", folder)[1]))
+print("RESULT", trained("llama3", folder).fast.to_str(), fingerprints(preset_of("llama3 of bytes", folder)[1]))
 """
 
 
@@ -115,8 +114,7 @@ def test_a_preset_has_the_ids_of_its_vocabulary(jax_backend, tmp_path, name):
     from tpulm.models.causal import load_preset
 
     vocabulary, preset = preset_of(name, tmp_path)
-    ours, theirs = (load_tokenizer(str(path), lambda: None) for path in (vocabulary, preset))
-    assert isinstance(ours, OfBytes) and isinstance(theirs, KerasHub)
+    ours, theirs = map(open_vocabulary, (vocabulary, preset))
     texts = [*TEXTS, SPELLED, *documents()]
     assert list(map(ours.decode, ours.encode(texts))) == list(map(theirs.decode, ours.encode(texts)))
     assert ours.encode(texts) == theirs.encode(texts) and ours.places(texts) == theirs.places(texts)
@@ -148,12 +146,17 @@ def test_the_workflow_makes_a_model_of_bytes(jax_backend, tmp_path):
     results = workflow / "results"
     vocabulary = results / "base/tiny/vocabulary.json"
     manifest = json.loads((results / "tokens/tiny/corpus/concat-16/manifest.json").read_text())
-    assert manifest["tokenizer_sha256"] == sha256(vocabulary) and manifest["special_ids"]["bos"] == 2
+    assert (
+        manifest["tokenizer_sha256"] == sha256(vocabulary.with_name("tokenizer.json"))
+        and manifest["special_ids"]["bos"] == 2
+    )
     exported = Tokenizer.from_file(str(results / "transformers/base/tiny/tokenizer.json"))
     texts = pq.read_table(results / "corpus/test.parquet")["text"].to_pylist()
-    assert [exported.encode(text).ids[1:] for text in texts] == OfBytes(vocabulary).encode(texts)
+    assert [exported.encode(text).ids[1:] for text in texts] == open_vocabulary(vocabulary).encode(texts)
     assert len(list((results / "gguf/base").iterdir())) == 2
     assert ask(workflow.folder, "tiny", "--configfile", "bytes.yaml", typed="def f")
     assert vocabulary_in(vocabulary.parent) == vocabulary
     model = open_causal(results / "base/tiny/checkpoints/00000002", vocabulary)
-    assert [list(map(int, model.preprocessor.tokenizer(text))) for text in TEXTS] == OfBytes(vocabulary).encode(TEXTS)
+    assert [list(map(int, model.preprocessor.tokenizer(text))) for text in TEXTS] == open_vocabulary(vocabulary).encode(
+        TEXTS
+    )

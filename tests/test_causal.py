@@ -10,7 +10,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 import warm
-from conftest import ROOT
+from conftest import ROOT, open_vocabulary
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
@@ -23,7 +23,8 @@ from tpulm.records.token_counts import count_tokens, loss_of_frequencies
 from tpulm.specs.causal_families import constructor
 from tpulm.specs.record_arrays import causal_arrays
 from tpulm.specs.training_step import CausalArchitecture, ModelSpec, TrainingStep
-from tpulm.tokenization import causal
+from tpulm.tokenization import sentencepiece_bpe
+from tpulm.tokenization.tokenizer import CLOSING, describe, tokenize
 
 SIZES = {
     "num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 8,
@@ -67,21 +68,21 @@ def jax_backend():
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory):
     path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.spm"
-    path.write_bytes(causal.train_vocabulary(prose(200), 330, "base.small.vocab_size"))
+    path.write_bytes(sentencepiece_bpe.train_vocabulary(prose(200), 330, "base.small.vocab_size"))
     return path
 
 
 def records_of(vocabulary, folder, texts, packing, length=16, responses=None):
     """Write records as the workflow does; return them. Responses are characters of each text, as (start, stop)."""
-    tokenizer = causal.SentencePiece(vocabulary)
+    tokenizer = open_vocabulary(vocabulary)
     layout = {"sequence_length": length, "tokens_per_record": length + 1, "packing": packing}
     layout |= {"responses": True} if responses else {}
     keys = {"shards_key": "base.small.shards", "length_key": "sequence_length"}
     spans = responses and [responses[:30], responses[30:]]
-    documents = causal.tokenize([texts[:30], texts[30:]], tokenizer, spans)
+    documents = tokenize([texts[:30], texts[30:]], tokenizer, spans)
     target = folder / "train/00000-of-00001.tfrecord"
-    sidecar = write_shard(documents, layout | keys, tokenizer.special["pad"], causal.CLOSING, target, len(texts))
-    sidecar["vocabulary"] = causal.describe(tokenizer, vocabulary)
+    sidecar = write_shard(documents, layout | keys, tokenizer.special["pad"], CLOSING, target, len(texts))
+    sidecar["vocabulary"] = describe(tokenizer, vocabulary)
     write_json(folder / "manifest.json", merge({"train": [sidecar]}, layout))
     return Records(folder / "manifest.json", "train")
 
@@ -110,7 +111,7 @@ def save_base(vocabulary, folder, sizes):
 
     keras.distribution.set_distribution(None)
     keras.backend.clear_session()  # which also restarts the numbers in automatic names, as a new process does
-    model = construct_causal(CausalArchitecture(*constructor(sizes), causal.load_tokenizer(str(vocabulary), None).size))
+    model = construct_causal(CausalArchitecture(*constructor(sizes), open_vocabulary(vocabulary).size))
     draw_causal_weights(model.backbone, 0)
     model.preprocessor = make_preprocessor(sizes.get("architecture", "gemma"), vocabulary, 16)
     save_preset(model, folder)
@@ -178,7 +179,7 @@ def logits(model, length=12):
 
 
 def test_vocabulary_is_the_same_each_time(vocabulary):
-    assert causal.train_vocabulary(prose(200), 330, "") == vocabulary.read_bytes()
+    assert sentencepiece_bpe.train_vocabulary(prose(200), 330, "") == vocabulary.read_bytes()
 
 
 def test_vocabulary_is_of_the_kind_that_llama_cpp_reads(vocabulary):
@@ -186,31 +187,31 @@ def test_vocabulary_is_of_the_kind_that_llama_cpp_reads(vocabulary):
 
 
 def test_vocabulary_keeps_code_as_it_is(vocabulary):
-    tokenizer = causal.SentencePiece(vocabulary)
+    tokenizer = open_vocabulary(vocabulary)
     assert tokenizer.special == {"pad": 0, "eos": 1, "bos": 2}
     [ids] = tokenizer.encode([CODE])
-    assert tokenizer.processor.decode(ids) == CODE
-    pieces = [tokenizer.processor.id_to_piece(i) for i in ids]
+    assert tokenizer.decode(ids) == CODE
+    pieces = [tokenizer.piece(i) for i in ids]
     assert pieces.count("\n") == 4 and "\u2581" * 8 in pieces
 
 
 def test_a_vocabulary_size_that_cannot_be_is_named():
     with pytest.raises(UserError, match=r"^base\.small\.vocab_size is 5000; .* at most \d+"):
-        causal.train_vocabulary(prose(200), 5000, "base.small.vocab_size")
+        sentencepiece_bpe.train_vocabulary(prose(200), 5000, "base.small.vocab_size")
     with pytest.raises(UserError, match=r"^base\.small\.vocab_size is 280; .* at least \d+"):
-        causal.train_vocabulary(prose(200), 280, "base.small.vocab_size")
+        sentencepiece_bpe.train_vocabulary(prose(200), 280, "base.small.vocab_size")
 
 
 def test_long_lines_are_cut():
-    assert "".join(causal.lines("a" * 9_001)) == "a" * 9_001
-    assert max(map(len, causal.lines("a" * 9_001))) == causal.LINE_CHARACTERS
+    assert "".join(sentencepiece_bpe.lines("a" * 9_001)) == "a" * 9_001
+    assert max(map(len, sentencepiece_bpe.lines("a" * 9_001))) == sentencepiece_bpe.LINE_CHARACTERS
 
 
 def test_documents_are_encoded_with_their_marks(vocabulary):
-    tokenizer = causal.SentencePiece(vocabulary)
+    tokenizer = open_vocabulary(vocabulary)
     texts = ["the value", "", "of a list"]
     found = []
-    for ids, lengths in causal.tokenize([texts[:2], texts[2:]], tokenizer):
+    for ids, lengths in tokenize([texts[:2], texts[2:]], tokenizer):
         assert ids.dtype == np.int32 and lengths.dtype == np.int64
         found += [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
     assert found == [[2, *ids, 1] for ids in tokenizer.encode(texts)]
@@ -221,7 +222,7 @@ def test_windows_predict_each_token_once(packed, vocabulary):
     described = {name: ((4, *shape), dtype) for name, (shape, dtype) in causal_arrays(16, "concat").items()}
     assert {name: (array.shape, str(array.dtype)) for name, array in batch.items()} == described
     windows, texts = packed.read(np.arange(len(packed))), prose(30) + prose(30, 1)
-    stream = [i for ids, _ in causal.tokenize([texts], causal.SentencePiece(vocabulary)) for i in ids.tolist()]
+    stream = [i for ids, _ in tokenize([texts], open_vocabulary(vocabulary)) for i in ids.tolist()]
     assert windows.shape == (len(packed), 17) and batch["mask"].all()
     labels = windows[:, 1:].ravel().tolist()
     assert labels == stream[1 : 1 + len(labels)] and len(stream) - 1 - len(labels) < 16
@@ -551,30 +552,11 @@ def test_preset_loads_and_repeats(preset, vocabulary, tmp_path):
     keras.distribution.set_distribution(None)
     model = load_preset(preset)
     assert type(model).__name__ == "GemmaCausalLM"
-    assert model.preprocessor.tokenizer(CODE)[-1] == causal.SentencePiece(vocabulary).encode([CODE])[0][-1]
-    by_keras, by_itself = causal.KerasHub(preset), causal.load_tokenizer(str(preset), lambda: None)
-    assert isinstance(by_itself, causal.SentencePiece)
-    assert by_keras.encode([CODE, "the"]) == by_itself.encode([CODE, "the"])
-    assert by_keras.places([CODE, "the"]) == by_itself.places([CODE, "the"])
-    assert (by_keras.size, by_keras.special) == (by_itself.size, by_itself.special)
-
-
-def test_places_of_byte_pairs(jax_backend, monkeypatch):
-    import keras_hub
-
-    letters = ["a", "b", "\u0120", "\u00c3", "\u00a9", "ab", "\u0120ab", "<|end|>"]
-    make = keras_hub.tokenizers.BytePairTokenizer
-    pairs = make({one: i for i, one in enumerate(letters)}, ["a b", "\u0120 ab"], unsplittable_tokens=["<|end|>"])
-    tokenizer = causal.KerasHub.__new__(causal.KerasHub)
-    tokenizer.tokenizer = pairs
-    text = "ab ab\u00e9<|end|>a"
-    [ids], [places] = tokenizer.encode([text]), tokenizer.places([text])
-    assert [letters[i] for i in ids] == ["ab", "\u0120ab", "\u00c3", "\u00a9", "<|end|>", "a"]
-    assert places == [(0, 2), (2, 5), (5, 6), (5, 6), (6, 13), (13, 14)]
-    assert causal.completion_mask(text, places, [(5, 13)]).tolist() == [0, 0, 0, 1, 1, 1, 0, 0]
-    monkeypatch.setattr(pairs, "_tokenizer", None)
-    with pytest.raises(UserError, match="BytePairTokenizer"):
-        tokenizer.places([text])
+    assert model.preprocessor.tokenizer(CODE)[-1] == open_vocabulary(vocabulary).encode([CODE])[0][-1]
+    by_keras, ours = model.preprocessor.tokenizer, open_vocabulary(preset)
+    assert [list(map(int, by_keras(text))) for text in (CODE, "the")] == ours.encode([CODE, "the"])
+    special = {"bos": by_keras.start_token_id, "eos": by_keras.end_token_id, "pad": by_keras.pad_token_id}
+    assert (by_keras.vocabulary_size(), special) == (ours.size, ours.special)
 
 
 def test_fetching_says_what_is_wrong(jax_backend, monkeypatch, preset):

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from conftest import open_vocabulary
 from test_causal import prose
 from test_corpus import fails, write
 from tpulm.config.reading import complete
@@ -12,8 +13,8 @@ from tpulm.corpus.chat_templates import GEMMA_TEMPLATE, find_chat_template
 from tpulm.corpus.files import read_files
 from tpulm.corpus.rows import ChatTemplate, Form
 from tpulm.corpus.sources import parts_of
-from tpulm.tokenization.causal import SentencePiece, train_vocabulary
-from tpulm.tokenization.fast import chat_template, save_fast
+from tpulm.tokenization.conversion import chat_template, save_folder
+from tpulm.tokenization.sentencepiece_bpe import train_vocabulary
 
 pytestmark = pytest.mark.unit
 
@@ -134,8 +135,8 @@ def test_templates_that_would_write_other_texts_are_not_exported(text, tokens, t
 def exported_to(folder, text, tokens):
     """Write a tokenizer for transformers; return a template for it, the tokenizer, and the template as it is here."""
     (folder / "v.spm").write_bytes(train_vocabulary(prose(200), 328, "base.small.vocab_size"))
-    tokenizer = SentencePiece(folder / "v.spm")
-    save_fast(tokenizer, folder)
+    tokenizer = open_vocabulary(folder / "v.spm")
+    save_folder(tokenizer, folder, folder)
     described = {"where": "c", "template": text, "special": None} | tokens
     chat = ChatTemplate(described)
     return chat_template(tokenizer, described | chat.described()), tokenizer, chat

@@ -330,8 +330,8 @@ def test_messages_are_written_by_the_template(chat, demo):
 REPLY = """
 import json, sys
 from tpulm.models.streaming import Reply
-from tpulm.tokenization.causal import SentencePiece
-tokenizer, found = SentencePiece(sys.argv[1]), []
+from tpulm.tokenization.tokenizer import TextTokenizer
+tokenizer, found = TextTokenizer.load(sys.argv[1]), []
 for text, ending in json.loads(sys.argv[2]):
     reply = Reply(tokenizer, tokenizer.encode(["user: Return"])[0], ending)
     said = [reply.add(token) for token in tokenizer.encode([text])[0] if not reply.ended]
@@ -343,7 +343,7 @@ print("RESULT" + json.dumps(found))
 def test_a_reply_ends_where_the_assistant_does(trained):
     text = "the <em>list</em> <end> user: more"
     asked = json.dumps([(text, "<end>"), (text, ""), ("a <", "<end>")])
-    done = warm.run("jax", REPLY, str(trained / "results/base/small/vocabulary.spm"), asked)
+    done = warm.run("jax", REPLY, str(trained / "results/base/small/tokenizer.json"), asked)
     ended, whole, held = warm.result(done)
     assert "".join(ended[0]).strip() == "the <em>list</em>" and ended[1:] == ["", True]
     assert not any("<en" in part for part in ended[0])

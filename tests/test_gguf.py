@@ -10,6 +10,7 @@ import pytest
 import test_causal
 import test_lora
 import test_transformers
+from conftest import open_vocabulary
 from safetensors.numpy import save_file
 from test_transformers import SIZES, texts_to_read
 from tpulm.core.errors import UserError
@@ -17,7 +18,7 @@ from tpulm.core.files import write_json
 from tpulm.models.gguf_files import write_gguf
 from tpulm.specs.artifacts import GGUF_KINDS
 from tpulm.specs.causal_families import FAMILIES
-from tpulm.tokenization.causal import USER_DEFINED, SentencePiece
+from tpulm.tokenization.sentencepiece_bpe import USER_DEFINED
 
 jax_backend, vocabulary, families = test_causal.jax_backend, test_lora.vocabulary, test_transformers.families
 CONFIG = {
@@ -107,7 +108,7 @@ def test_bfloat16_is_read(write):
 def test_the_vocabulary_has_pieces_special_tokens_and_the_template(write, vocabulary):
     _, reader = write(CONFIG, template="{{ messages }}", ends=[1, 7])
     pieces = field(reader, "tokenizer.ggml.tokens")
-    theirs = SentencePiece(vocabulary)
+    theirs = open_vocabulary(vocabulary)
     own = {token: piece.replace("▁", " ") for token, piece in enumerate(map(theirs.piece, range(theirs.size)))
            if piece in USER_DEFINED}  # fmt: skip
     assert len(pieces) == 330 and len(own) == len(USER_DEFINED)

@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 import test_causal
 import test_lora
-from conftest import copied
+from conftest import copied, open_vocabulary
 from test_causal import prose
 from test_transformers import export
 from tpulm.core.errors import UserError
 from tpulm.specs.harness_tasks import HarnessTask
 from tpulm.specs.scores import read_scores
 from tpulm.specs.training_step import ModelSpec
-from tpulm.tokenization import causal
-from tpulm.tokenization.fast import fast_tokenizer
 
 jax_backend, preset, vocabulary = test_causal.jax_backend, test_lora.preset, test_lora.vocabulary
 LENGTH = 24
@@ -67,8 +65,8 @@ def opened(preset, mesh=(1, 1)):
 
     recipe = {"mesh": mesh, "precision": "float32", "preset": str(preset)}
     model, distribution = open_model(ModelSpec.of("base", "base.small", recipe))
-    tokenizer = causal.load_tokenizer(str(preset), lambda: None)
-    return KerasLM(model, distribution, fast_tokenizer(tokenizer), tokenizer.special, LENGTH)
+    tokenizer = open_vocabulary(preset)
+    return KerasLM(model, distribution, tokenizer.for_transformers(), tokenizer.special, LENGTH)
 
 
 def log_probabilities(lm, ids, length=LENGTH):

@@ -14,7 +14,7 @@ from tpulm.corpus.chat_templates import GEMMA_TEMPLATE
 from tpulm.corpus.files import read_files
 from tpulm.corpus.rows import Form
 from tpulm.records.reader import Records
-from tpulm.tokenization.causal import SentencePiece
+from tpulm.tokenization.tokenizer import TextTokenizer
 
 RUN = {
     "base": "small", "sequence_length": 160, "steps": 2, "checkpoint_every": 2, "batch_size": 2, "learning_rate": 1e-3,
@@ -55,14 +55,14 @@ def configured(fresh):
 
 def learned(workflow, folder):
     """Return what is learned of the records of a set, as text: runs of tokens that count."""
-    processor = SentencePiece(workflow / "results/base/small/vocabulary.spm").processor
+    tokenizer = TextTokenizer.load(workflow / "results/base/small/tokenizer.json")
     records = Records(workflow / f"results/tokens/small/{folder}/manifest.json", "train")
     found = records.features(np.arange(len(records)), ["input_ids", "loss_mask"])
     parts = set()
     for ids, mask in zip(found["input_ids"], found["loss_mask"], strict=True):
         for run in np.split(np.where(mask, ids, -1), 1 + np.flatnonzero(np.diff(mask))):
             if run[0] >= 0:
-                parts.add(processor.decode(run.tolist()) + "<eos>" * int(run[-1] == processor.eos_id()))
+                parts.add(tokenizer.decode(run.tolist()) + "<eos>" * int(run[-1] == tokenizer.special["eos"]))
     return parts
 
 

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import test_causal
+from conftest import open_vocabulary
 from test_causal import (
     OPTIMIZER,
     RECIPE,
@@ -26,7 +27,7 @@ from tpulm.models import peft as peft_adapter
 from tpulm.records.causal_batches import held_out_batches, training_batch
 from tpulm.specs.causal_families import FAMILIES, TARGETS
 from tpulm.specs.training_step import ModelSpec, TrainingStep
-from tpulm.tokenization import causal
+from tpulm.tokenization.sentencepiece_bpe import train_vocabulary
 
 # Sizes with which each family can be spread over 2 x 4 devices.
 GEMMA = SIZES | {"num_layers": 1, "num_key_value_heads": 4}
@@ -44,7 +45,7 @@ jax_backend, packed, single = test_causal.jax_backend, test_causal.packed, test_
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory):
     path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.spm"
-    path.write_bytes(causal.train_vocabulary(prose(200), 328, "base.small.vocab_size"))
+    path.write_bytes(train_vocabulary(prose(200), 328, "base.small.vocab_size"))
     return path
 
 
@@ -390,5 +391,5 @@ def test_the_preprocessor_of_a_published_gemma3_needs_no_tensorflow(jax_backend,
         text = (folder / file).read_text().replace("GemmaCausalLMPreprocessor", "Gemma3CausalLMPreprocessor")
         (folder / file).write_text(text)
     inputs = load_preset(folder).preprocessor.generate_preprocess(["the value"], sequence_length=16)
-    ids = causal.SentencePiece(vocabulary).encode(["the value"])[0]
+    ids = open_vocabulary(vocabulary).encode(["the value"])[0]
     assert np.asarray(inputs["token_ids"])[0, : len(ids) + 1].tolist() == [2, *ids]

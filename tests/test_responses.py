@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import open_vocabulary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_corpus import fails
@@ -11,7 +12,8 @@ from tpulm.records.reader import Records
 from tpulm.records.shards import Layout, merge, pack, write_shard
 from tpulm.records.tfrecord import decode, scan
 from tpulm.specs.record_arrays import LOSS_MASK, causal_arrays
-from tpulm.tokenization import causal
+from tpulm.tokenization.sentencepiece_bpe import train_vocabulary
+from tpulm.tokenization.tokenizer import CLOSING, check_control_tokens, tokenize
 
 pytestmark = pytest.mark.unit
 
@@ -24,8 +26,8 @@ def tokenizer(tmp_path_factory):
     draw = np.random.default_rng(0)
     texts = ["the " + " ".join(draw.choice(["the", "value", "it", "is", "sum"], size=8)) for _ in range(200)]
     path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.spm"
-    path.write_bytes(causal.train_vocabulary([*texts, "Q: \nA:"], 310, "x"))
-    return causal.SentencePiece(path)
+    path.write_bytes(train_vocabulary([*texts, "Q: \nA:"], 310, "x"))
+    return open_vocabulary(path)
 
 
 def documents():
@@ -36,9 +38,9 @@ def documents():
 
 def tokens(tokenizer, text, spans):
     """Return the pieces of a document that belong to a response."""
-    [(ids, _, mask)] = causal.tokenize([[text]], tokenizer, [[spans]])
+    [(ids, _, mask)] = tokenize([[text]], tokenizer, [[spans]])
     assert (ids.dtype, mask.dtype, ids.shape) == (np.int32, np.int32, mask.shape)
-    return [tokenizer.processor.id_to_piece(i) for i in ids[mask == 1].tolist()]
+    return [tokenizer.piece(i) for i in ids[mask == 1].tolist()]
 
 
 def test_which_tokens_belong_to_a_response(tokenizer):
@@ -55,8 +57,8 @@ def test_which_tokens_belong_to_a_response(tokenizer):
     assert tokens(tokenizer, "the value", [(0, 1), (4, 5)]) == ["the", "\u2581value"]  # the text does not end with it
     # Where all counts, all but <bos> do.
     assert len(tokens(tokenizer, "the value", [(0, 9)])) == 3
-    plain = list(causal.tokenize([texts[:2], texts[2:]], tokenizer))
-    marked = list(causal.tokenize([texts[:2], texts[2:]], tokenizer, [spans[:2], spans[2:]]))
+    plain = list(tokenize([texts[:2], texts[2:]], tokenizer))
+    marked = list(tokenize([texts[:2], texts[2:]], tokenizer, [spans[:2], spans[2:]]))
     assert [len(batch) for batch in plain + marked] == [2, 2, 3, 3]
     for one, other in zip(plain, marked, strict=True):
         assert all((a == b).all() for a, b in zip(one, other[:2], strict=True))  # ids do not depend on responses
@@ -64,8 +66,8 @@ def test_which_tokens_belong_to_a_response(tokenizer):
 
 def test_tokens_between_turns_that_are_read_as_text(tokenizer):
     good = ["Q: it is<eof>"]
-    assert list(causal.check_control_tokens([good], tokenizer)) == [good]
-    said = fails(list, causal.check_control_tokens([good, ["it is<eos>Q:"]], tokenizer))
+    assert list(check_control_tokens([good], tokenizer)) == [good]
+    said = fails(list, check_control_tokens([good, ["it is<eos>Q:"]], tokenizer))
     assert said.startswith("the chat template writes <eos> between turns")
 
 
@@ -102,9 +104,9 @@ def shard(tokenizer, folder, packing, length, texts=None, spans=None):
     texts, spans = (texts, spans) if texts else documents()
     layout = {"sequence_length": length, "tokens_per_record": length + 1, "packing": packing, "responses": True}
     keys = {"shards_key": "finetune.shards", "length_key": "sequence_length"}
-    encoded = causal.tokenize([texts], tokenizer, [spans])
+    encoded = tokenize([texts], tokenizer, [spans])
     path = folder / "train/00000-of-00001.tfrecord"
-    sidecar = write_shard(encoded, layout | keys, 0, causal.CLOSING, path, len(texts))
+    sidecar = write_shard(encoded, layout | keys, 0, CLOSING, path, len(texts))
     sidecar["vocabulary"] = {"vocab_size": tokenizer.size, "special_ids": tokenizer.special}
     manifest = merge({"train": [sidecar]}, layout)
     write_json(folder / "manifest.json", manifest)

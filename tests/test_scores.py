@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from tokenizers import Tokenizer, models, processors
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
 from tpulm.corpus.documents import RESPONSES
@@ -22,12 +23,11 @@ from tpulm.evaluation.minimal_pairs import fetch_pairs
 from tpulm.evaluation.ngram_model import ORDER, KneserNey, Unigram
 from tpulm.evaluation.overlap import count_in_training, find_overlap, items_in_training
 from tpulm.evaluation.rows import (
-    CausalVocabulary,
     Encoded,
-    MaskedVocabulary,
     batched,
     causal_rows,
     costs_of,
+    encode,
     fitting,
     masked_rows,
     summed,
@@ -37,6 +37,7 @@ from tpulm.specs.scores import read_scores
 from tpulm.tokenization import folder
 from tpulm.tokenization.folder import load
 from tpulm.tokenization.pipeline import Recipe
+from tpulm.tokenization.tokenizer import TextTokenizer
 from tpulm.tokenization.training import train
 
 pytestmark = pytest.mark.unit
@@ -159,23 +160,17 @@ def test_of_instruction_data_the_responses_are_scored(tmp_path):
         ((score, _),) = material.scored("base/small", kind, costs)
         assert score.on == on and all(passage.is_whole for passage in material.passages) == (kind == "masked")
 
-    class Tokenizer:
-        def encode(self, texts):
-            return [list(text.encode()) for text in texts]
-
-        def places(self, texts):
-            return [[(place, place + 1) for place in range(len(text))] for text in texts]
-
-    vocabulary = CausalVocabulary.__new__(CausalVocabulary)
-    vocabulary.tokenizer, vocabulary.prefix = Tokenizer(), 0
-    encoded = vocabulary.encode([*cut, Passage.of("plain")])
+    characters = Tokenizer(models.BPE({chr(code): code for code in range(128)}, []))
+    characters.post_processor = processors.TemplateProcessing(single="\0 $A \0", special_tokens=[("\0", 0)])
+    tokenizer = TextTokenizer(characters)
+    encoded = encode(tokenizer, [*cut, Passage.of("plain")])
     for length in (4, 99):
         said = ["" for _ in encoded]
-        for row in causal_rows(encoded, vocabulary, length):
+        for row in causal_rows(encoded, tokenizer, length):
             said[row.text] += bytes(row.arrays["tokens"][row.arrays["loss_mask"] > 0].tolist()).decode()
         assert said == [" 3", " 2 ", "all of it", "plain"]
     # So do the models that count.
-    training = vocabulary.ids(["Q: 1 A: 1"] * 3)
+    training = tokenizer.encode(["Q: 1 A: 1"] * 3)
     for model in (KneserNey(training, 256), Unigram(training, 256)):
         whole, *parts = model.nats(
             [one.ids for one in encoded[:1] * 3], [None, encoded[0].scored, 1 - encoded[0].scored]
@@ -288,7 +283,7 @@ def tokenizer(tmp_path_factory):
     path = tmp_path_factory.mktemp("tokenizer")
     train([prose(50)], Recipe("wordpiece", 60))[0].save(str(path / "tokenizer.json"))
     folder.write_settings(load(path / "tokenizer.json"), path / "config.json", path / "special_tokens_map.json")
-    return MaskedVocabulary(path / "tokenizer.json", path / "special_tokens_map.json")
+    return TextTokenizer.load(path / "tokenizer.json", path / "special_tokens_map.json")
 
 
 def by_hand(ids, words, mask):
@@ -299,7 +294,7 @@ def by_hand(ids, words, mask):
 
 def test_a_masked_model_reads_a_row_for_each_token(tokenizer):
     texts = ["return the functions", "of unfunctional objects"]
-    encoded = tokenizer.encode(list(map(Passage.of, texts)))
+    encoded = encode(tokenizer, list(map(Passage.of, texts)))
     assert any(len(set(one.words)) < len(one.ids) for one in encoded)  # words of several tokens
     rows = list(masked_rows(encoded, tokenizer, 64))
     own, mask = itertools.groupby(rows, key=lambda row: row.text), tokenizer.special["mask"]
@@ -312,7 +307,7 @@ def test_a_masked_model_reads_a_row_for_each_token(tokenizer):
 
 
 def test_a_long_text_is_read_in_pieces(tokenizer):
-    encoded = tokenizer.encode([Passage.of("return the functions of unfunctional objects")])
+    encoded = encode(tokenizer, [Passage.of("return the functions of unfunctional objects")])
     rows = list(masked_rows(encoded, tokenizer, 6))
     labels = [int(row.arrays["labels"][0]) for row in rows]
     assert labels == encoded[0].ids and {len(row.arrays["input_ids"]) for row in rows[:-4]} == {6}
@@ -321,7 +316,7 @@ def test_a_long_text_is_read_in_pieces(tokenizer):
 @pytest.mark.parametrize("tokens", [0, 1, 4, 5, 30])
 def test_a_causal_model_predicts_each_token_once(tokens):
     class Vocabulary:
-        prefix = 99
+        special = {"bos": 99}
 
     ids = list(range(tokens))
     rows = list(causal_rows([Encoded(ids, [])], Vocabulary, 4))
@@ -336,7 +331,7 @@ def test_a_causal_model_predicts_each_token_once(tokens):
 
 def test_batches_have_few_shapes_and_lose_nothing(tokenizer):
     texts = prose(30, words=5) + prose(5, words=40)
-    encoded = tokenizer.encode(list(map(Passage.of, texts)))
+    encoded = encode(tokenizer, list(map(Passage.of, texts)))
     batches = list(batched(masked_rows(encoded, tokenizer, 128), 512, 128, replicas=3))
     shapes = {batch.arrays["input_ids"].shape for batch in batches}
     assert {width for _, width in shapes} <= {32, 64, 128} and all(rows % 3 == 0 for rows, _ in shapes)
@@ -360,7 +355,7 @@ def test_no_row_is_longer_than_the_model_reads(tmp_path):
 
 def test_characters_that_a_tokenizer_does_not_know_cost_their_bytes(tokenizer):
     texts = ["the value", "the ☃☃ value"]
-    encoded = tokenizer.encode(list(map(Passage.of, texts)))
+    encoded = encode(tokenizer, list(map(Passage.of, texts)))
     assert encoded[0].unknown == 0 and encoded[1].unknown >= 6
     costs = costs_of(texts, encoded, np.array([1.0, 2.0]))
     assert costs["the value"] == 1 and costs[texts[1]] == pytest.approx(2 + encoded[1].unknown * math.log(256))

@@ -31,7 +31,8 @@ from pathlib import Path
 import numpy as np
 folder, engine, texts, length = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
 from tpulm.evaluation.material import Passage
-from tpulm.evaluation.rows import MaskedVocabulary, masked_rows
+from tpulm.evaluation.rows import encode, masked_rows
+from tpulm.tokenization.tokenizer import TextTokenizer
 if engine == "jax":
     from tpulm.training import runtime
     runtime.start(1)
@@ -51,8 +52,8 @@ else:
     model = load_model(folder)
     def scored(rows, texts): return score(model, rows, texts, 128, length)
     def logits(ids, place): return model(ids).logits.numpy()[0, place]
-vocabulary = MaskedVocabulary(folder / "tokenizer.json", folder / "special_tokens_map.json")
-encoded = vocabulary.encode([Passage.of(text) for text in texts])
+vocabulary = TextTokenizer.load(folder / "tokenizer.json", folder / "special_tokens_map.json")
+encoded = encode(vocabulary, [Passage.of(text) for text in texts])
 found = scored(masked_rows(encoded, vocabulary, length), len(texts))
 by_hand = np.zeros(len(texts))
 room = length - 2
@@ -108,17 +109,21 @@ preset, texts, length, pairs = sys.argv[1], json.loads(sys.argv[2]), int(sys.arg
 from tpulm.training import runtime
 runtime.start(1)
 from tpulm.specs.training_step import ModelSpec
+from pathlib import Path
 from tpulm.evaluation.jax_scoring import CausalScorer
+from tpulm.tokenization.conversion import convert
+from tpulm.tokenization.tokenizer import TextTokenizer
 from tpulm.evaluation.material import Passage, read_items
 from tpulm.models.building import open_model
 recipe = {"preset": preset, "mesh": [1, 1], "precision": "float32"}
 model, distribution = open_model(ModelSpec.of("base", "base.x", recipe))
 recipe |= {"sequence_length": length, "batch_size": 4, "microbatches": 1}
 texts = [Passage.of(text) for text in texts]
-score = CausalScorer(model, distribution, recipe, preset, texts)
+tokenizer = TextTokenizer(convert(Path(preset)))
+score = CausalScorer(model, distribution, recipe, tokenizer, texts)
 found, by_hand, windows = score(), [], 0
 for one in score.encoded:
-    tokens, cost, done = [score.vocabulary.prefix, *one.ids], 0.0, 1
+    tokens, cost, done = [score.tokenizer.special["bos"], *one.ids], 0.0, 1
     while done < len(tokens):
         end = min(done + length, len(tokens))
         read = tokens[max(0, end - length - 1) : end - 1]
@@ -131,7 +136,7 @@ for one in score.encoded:
         done, windows = end, windows + 1
     by_hand.append(cost)
 made = [item.passages for item in read_items(pairs)]
-score = CausalScorer(model, distribution, recipe, preset, [one for pair in made for one in pair])
+score = CausalScorer(model, distribution, recipe, tokenizer, [one for pair in made for one in pair])
 right = []
 for seed in range(4):
     dice = np.random.default_rng(seed)
@@ -210,7 +215,7 @@ def test_pairs_of_a_dataset_with_several_configurations(tmp_path, monkeypatch):
     both = [pair("0", "one", "Good 0.", "Bad 0."), pair("1", "two", "Good 1.", "Bad 1.")]
     assert list(fetch_pairs("mine", recipe, [])) == both
     assert list(fetch_pairs("mine", recipe | {"name": "two"}, [])) == [pair("0", "two", "Good 1.", "Bad 1.")]
-    with pytest.raises(UserError, match="whose configurations could not be listed"):
+    with pytest.raises(UserError, match="which could not be downloaded"):
         list(fetch_pairs("mine", recipe | {"dataset": str(tmp_path / "nothing")}, []))
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import test_causal
 import test_lora
-from conftest import ROOT
+from conftest import ROOT, open_vocabulary
 from openers import LOCKS
 from safetensors.numpy import load_file
+from sentencepiece import SentencePieceProcessor
 from test_causal import draw_lora, prose, save_base
 from test_lora import EVERYTHING, LORA, MODELS, opened
 from tpulm.core.arrays import save_arrays
@@ -21,8 +22,9 @@ from tpulm.models.transformers_causal import Tensor, save_shards
 from tpulm.specs.artifacts import SHARD_INDEX
 from tpulm.specs.causal_families import FAMILIES, constructor
 from tpulm.specs.training_step import CausalArchitecture, ModelSpec
-from tpulm.tokenization import causal
-from tpulm.tokenization.fast import fast_tokenizer, is_byte_level, save_fast
+from tpulm.tokenization.conversion import save_folder
+from tpulm.tokenization.sentencepiece_bpe import train_vocabulary
+from tpulm.tokenization.tokenizer import completion_mask, tokenize
 from tpulm.tokenization.training import train_byte_level
 
 jax_backend, preset, vocabulary = test_causal.jax_backend, test_lora.preset, test_lora.vocabulary
@@ -47,13 +49,12 @@ def export(preset, folder):
     from tpulm.models.causal import load_on_host
     from tpulm.models.transformers_causal import tensors_of, transformers_config
 
-    tokenizer = causal.load_tokenizer(str(preset), lambda: None)
+    tokenizer = open_vocabulary(preset)
     folder.mkdir(parents=True)
     model = load_on_host(preset)
-    byte_level = is_byte_level(tokenizer)
-    write_json(folder / "config.json", transformers_config(model, tokenizer.special, byte_level))
-    save_fast(tokenizer, folder)
-    save_shards(folder, tensors_of(model, byte_level), 50_000)
+    write_json(folder / "config.json", transformers_config(model, tokenizer.special, tokenizer.byte_level))
+    save_folder(tokenizer, preset, folder)
+    save_shards(folder, tensors_of(model, tokenizer.byte_level), 50_000)
     return model
 
 
@@ -66,7 +67,7 @@ def preset_of(name, folder):
     else:
         marks = [FAMILIES[family].bos, FAMILIES[family].eos]
         vocabulary = folder / f"{name}.spm"
-        vocabulary.write_bytes(causal.train_vocabulary(prose(200), 328, where, marks=tuple(marks)))
+        vocabulary.write_bytes(train_vocabulary(prose(200), 328, where, marks=tuple(marks)))
     return vocabulary, save_base(vocabulary, folder / f"{name}-preset", SIZES[family])
 
 
@@ -155,12 +156,21 @@ def texts_to_read():
 
 @pytest.mark.unit
 def test_a_vocabulary_that_is_trained_here_gives_the_ids_of_sentencepiece(vocabulary):
-    theirs = causal.SentencePiece(vocabulary)
-    ours = fast_tokenizer(theirs)
-    for text, ids in zip(texts_to_read(), theirs.encode(texts_to_read()), strict=True):
-        assert ours.encode(text, add_special_tokens=False).ids == ids, text
-        assert ours.encode(text).ids == [theirs.special["bos"], *ids]
-        assert ours.decode(ids) == theirs.processor.decode(ids)
+    same_as_sentencepiece(vocabulary)
+
+
+def same_as_sentencepiece(vocabulary):
+    """Check that a vocabulary has the ids, texts and characters of SentencePiece, here and in transformers."""
+    theirs, ours = SentencePieceProcessor(model_file=str(vocabulary)), open_vocabulary(vocabulary)
+    spelled, plain = ["no <eos> or <bos>, <unk>"], texts_to_read()
+    assert ours.encode(plain + spelled) == theirs.encode(plain + spelled)
+    found = theirs.encode(plain, return_type="offset_mapping", return_bytes=False)
+    exported = ours.for_transformers()
+    for text, ids, places, one in zip(plain, theirs.encode(plain), ours.places(plain), found, strict=True):
+        for span in ([(0, len(text))], [(len(text) // 2, len(text))], [(0, len(text) // 3)]):
+            assert (completion_mask(text, places, span) == completion_mask(text, one["offsets"], span)).all(), text
+        assert exported.encode(text).ids == [ours.special["bos"], *ids]
+        assert ours.decode(ids) == exported.decode(ids) == theirs.decode(ids)
 
 
 def sentencepiece_of(folder, **options):
@@ -172,20 +182,17 @@ def sentencepiece_of(folder, **options):
     proto, texts = io.BytesIO(), iter(prose(200))
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=texts, model_writer=proto, minloglevel=2, **options)
     (folder / "vocabulary.spm").write_bytes(proto.getvalue())
-    return causal.SentencePiece(folder / "vocabulary.spm")
+    return folder / "vocabulary.spm"
 
 
 @pytest.mark.unit
 def test_byte_pairs_of_sentencepiece_give_its_ids(tmp_path):
     """Published Mistrals have such a vocabulary, with a space before a text."""
-    theirs = sentencepiece_of(
+    vocabulary = sentencepiece_of(
         tmp_path, model_type="bpe", vocab_size=400, byte_fallback=True, normalization_rule_name="identity",
         remove_extra_whitespaces=False, add_dummy_prefix=True, num_threads=1,
     )  # fmt: skip
-    ours = fast_tokenizer(theirs)
-    for text, ids in zip(texts_to_read(), theirs.encode(texts_to_read()), strict=True):
-        assert ours.encode(text, add_special_tokens=False).ids == ids, text
-        assert ours.decode(ids) == theirs.processor.decode(ids)
+    same_as_sentencepiece(vocabulary)
 
 
 @pytest.mark.unit
@@ -203,7 +210,7 @@ def test_byte_pairs_of_sentencepiece_give_its_ids(tmp_path):
 def test_other_vocabularies_are_refused(tmp_path, options, said):
     """llama.cpp's converter takes one of Unigram for byte-pair encoding, and reads nearly every text otherwise."""
     with pytest.raises(UserError, match=f"^the base model's SentencePiece vocabulary {said}"):
-        fast_tokenizer(sentencepiece_of(tmp_path, **options))
+        open_vocabulary(sentencepiece_of(tmp_path, **options))
 
 
 @pytest.mark.parametrize(("name", "bos"), [("llama3", "<|begin_of_text|>"), ("qwen2", None)])
@@ -227,21 +234,20 @@ def test_byte_level_vocabularies_of_presets(jax_backend, tmp_path, name, bos):
     save_preset(model, tmp_path / "preset")
     assert load_preset(tmp_path / "preset").preprocessor.tokenizer.vocabulary_size() == len(pieces)
 
-    theirs = causal.load_tokenizer(str(tmp_path / "preset"), lambda: None)
+    theirs = open_vocabulary(tmp_path / "preset")
     eos = vocabulary["<|end_of_text|>" if bos else "<|endoftext|>"]
-    assert isinstance(theirs, causal.KerasHub) and theirs.size == len(pieces)
+    assert theirs.byte_level and theirs.size == len(pieces)
     assert theirs.special == {"bos": vocabulary[bos] if bos else None, "eos": eos, "pad": 0}
-    assert causal.describe(theirs, tmp_path / "preset")["special_ids"] == theirs.special
     opening = [vocabulary[bos]] if bos else []
-    [(ids, lengths)] = causal.tokenize([["the", "hat"]], theirs)
+    [(ids, lengths)] = tokenize([["the", "hat"]], theirs)
     wanted = [*opening, vocabulary["the"], eos, *opening, *(vocabulary[letter] for letter in "hat"), eos]
     assert ids.tolist() == wanted and lengths.sum() == len(wanted)
 
-    ours = fast_tokenizer(theirs)
+    ours = theirs.for_transformers()
     for text, ids in zip(TEXTS, theirs.encode(TEXTS), strict=True):
         assert ours.encode(text, add_special_tokens=False).ids == ids
         assert ours.encode(text).ids == [*opening, *ids] and ours.decode(ids) == text
-    config = transformers_config(model, theirs.special, is_byte_level(theirs))
+    config = transformers_config(model, theirs.special, theirs.byte_level)
     assert config["architectures"] == ["LlamaForCausalLM" if bos else "Qwen2ForCausalLM"]
 
 
@@ -260,17 +266,16 @@ def test_a_folder_of_transformers_is_a_base_model(jax_backend, tmp_path, name):
     vocabulary, preset = preset_of(name, tmp_path)
     model = export(preset, tmp_path / "folder")
     save_preset(load_transformers(tmp_path / "folder", "base.small.preset"), tmp_path / "converted")
-    trained = causal.load_tokenizer(str(vocabulary), lambda: None)
+    trained = open_vocabulary(vocabulary)
     ids = [*opening_of(trained), *trained.encode([" ".join(prose(3))])[0]][:24]
     converted = load_preset(tmp_path / "converted")
     np.testing.assert_allclose(logits(converted, ids), logits(model, ids), atol=1e-4)
     assert fingerprints(tmp_path / "converted/assets") == fingerprints(preset / "assets")
-    theirs, ours = (causal.load_tokenizer(str(path), lambda: None) for path in (preset, tmp_path / "converted"))
-    assert type(ours) is type(theirs) and ours.special == trained.special
+    theirs, ours = map(open_vocabulary, (preset, tmp_path / "converted"))
+    assert ours.special == trained.special
     assert ours.encode(TEXTS) == theirs.encode(TEXTS) == trained.encode(TEXTS) and ours.special == theirs.special
-    by_keras = causal.KerasHub(preset)
-    assert by_keras.encode(["the value"]) == ours.encode(["the value"]) and by_keras.special == ours.special
     recipe, made = {"sampler": "greedy", "max_length": 8, "samples": 1}, load_preset(preset)
+    assert list(map(int, made.preprocessor.tokenizer("the value"))) == ours.encode(["the value"])[0]
     first, second = (Generator(made, recipe, 1)(["the value"]) for _ in range(2))
     assert first == second and isinstance(first[0][0], str)
 
@@ -363,7 +368,7 @@ def families(jax_backend, tmp_path_factory):
         vocabulary, preset = preset_of(name, root)
         tell_norms_and_biases_apart(preset)
         model = export(preset, root / name)
-        trained = causal.load_tokenizer(str(vocabulary), lambda: None)
+        trained = open_vocabulary(vocabulary)
         ids = [*opening_of(trained), *trained.encode([" ".join(prose(3))])[0]][:24]
         before = logits(model, ids)
         tuned = opened(preset, targets=EVERYTHING)

@@ -1,7 +1,7 @@
 """Save the best checkpoint of a base model as a Keras preset folder.
 
 input.best         safetensors, the model's variables
-input.vocabulary   its vocabulary, see tpulm.specs.causal_families.vocabulary_of
+input.vocabulary   its vocabulary, see tpulm.specs.causal_families.vocabulary_of; input.tokenizer  tokenizer.json
 output.folder      preset folder: keras_hub.models.CausalLM.from_preset(folder) loads it
 output.fingerprint JSON: the SHA-256 of each of its files
 params.recipe      model, sequence_length (default length of its preprocessor), precision, cpu_threads
@@ -14,14 +14,13 @@ from tpulm.core.files import fingerprints, write_json
 from tpulm.core.job import job
 from tpulm.specs.causal_families import constructor
 from tpulm.specs.training_step import CausalArchitecture
-from tpulm.tokenization.causal import load_tokenizer
+from tpulm.tokenization.tokenizer import TextTokenizer
 from tpulm.training import runtime
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"base {run}") as say:
-    vocabulary = snakemake.input.vocabulary
-    size = load_tokenizer(vocabulary, lambda: None).size
+    size = TextTokenizer.load(snakemake.input.tokenizer).size
     runtime.start(recipe["cpu_threads"], precision=recipe["precision"], repeats=False, on_cpu=True)
     from tpulm.models.building import construct_causal
     from tpulm.models.causal import assign, make_preprocessor, save_preset
@@ -29,7 +28,7 @@ with job(snakemake.log[0], f"base {run}") as say:
     model = construct_causal(CausalArchitecture(*constructor(recipe["model"]), size))
     assign(model.backbone.variables, load_arrays(snakemake.input.best), snakemake.input.best)
     architecture, length = recipe["model"]["architecture"], recipe["sequence_length"]
-    model.preprocessor = make_preprocessor(architecture, Path(vocabulary), length)
+    model.preprocessor = make_preprocessor(architecture, Path(snakemake.input.vocabulary), length)
     save_preset(model, snakemake.output.folder)
     write_json(snakemake.output.fingerprint, fingerprints(snakemake.output.folder))
     say(f"saved as {snakemake.output.folder}")

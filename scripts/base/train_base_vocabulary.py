@@ -21,8 +21,8 @@ with job(snakemake.log[0], f"base {run}") as say:
 
     from tpulm.corpus.documents import read_lengths, read_texts
     from tpulm.specs.causal_families import FAMILIES
-    from tpulm.tokenization.causal import train_vocabulary
     from tpulm.tokenization.sample import CHARACTERS, Sample
+    from tpulm.tokenization.sentencepiece_bpe import train_vocabulary
     from tpulm.tokenization.training import train_byte_level
 
     lengths = read_lengths(snakemake.input.lengths)

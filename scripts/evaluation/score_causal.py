@@ -1,7 +1,7 @@
 """Score a causal model: one that was trained here, or a finetuned one beside its base model.
 
 input.material, .ngrams, .overlaps   as of score_mlm
-input.base        preset folder
+input.base        preset folder; input.tokenizer  tokenizer.json
 input.best        the tuned variables of a finetuned model; none of another one
 output.scores     JSON: model, kind (causal) and scores, see tpulm.specs.scores; of a finetuned model, `base model` is
                   one of the baselines
@@ -28,12 +28,14 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
     from tpulm.models.building import open_model
     from tpulm.models.causal import assign
     from tpulm.models.sharding import on_one_host
+    from tpulm.tokenization.tokenizer import TextTokenizer
 
     stage, preset = ("finetune", {"base": {"preset": base}}) if best else ("base", {"preset": base})
     opened = on_one_host(recipe, snakemake.resources) | preset
     model, distribution = open_model(ModelSpec.of(stage, recipe["key"], opened))
+    tokenizer = TextTokenizer.load(*snakemake.input.tokenizer)
     material = Material.of(snakemake.input, CAUSAL, recipe["documents"])
-    score = CausalScorer(model, distribution, recipe, base, material.passages)
+    score = CausalScorer(model, distribution, recipe, tokenizer, material.passages)
     costs, others = score(), {}
     if best:
         assign(model.trainable_variables, load_arrays(best), best)

@@ -21,14 +21,15 @@ folder = Path(snakemake.input.model[0]).parent
 
 with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
     from tpulm.evaluation.item_means import write_scored
-    from tpulm.evaluation.rows import MaskedVocabulary, costs_of, fitting, masked_rows
+    from tpulm.evaluation.rows import costs_of, encode, fitting, masked_rows
     from tpulm.evaluation.text_scores import Material
+    from tpulm.tokenization.tokenizer import TextTokenizer
 
-    vocabulary = MaskedVocabulary(folder / "tokenizer.json", folder / "special_tokens_map.json")
+    tokenizer = TextTokenizer.load(folder / "tokenizer.json", folder / "special_tokens_map.json")
     material = Material.of(snakemake.input, MASKED, recipe["documents"])
-    encoded = vocabulary.encode(material.passages)
+    encoded = encode(tokenizer, material.passages)
     length = fitting(recipe["length"], folder)
-    rows = masked_rows(encoded, vocabulary, length)
+    rows = masked_rows(encoded, tokenizer, length)
     if recipe["backend"] == "tensorflow":
         from tpulm.evaluation.tensorflow_scoring import score
         from tpulm.specs.record_arrays import EVALUATION_BATCH

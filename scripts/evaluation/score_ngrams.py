@@ -2,33 +2,27 @@
 
 input.documents   Parquet files of the training split, one document per row; input.lengths  characters of each
 input.material    Parquet files of what models are scored on
-input.vocabulary  tokenizer.json and special_tokens_map.json, the vocabulary of a base model, or a preset folder and its
-                  fingerprint
+input.vocabulary  tokenizer.json; of masked models special_tokens_map.json, too
 output            Parquet: text; scored, spans of it; unigram, kneser_ney, its negative log-likelihoods in nats
 """
 
 from tpulm.core.job import job
-from tpulm.training import runtime
 
 wildcards = snakemake.wildcards
 
 with job(snakemake.log[0], f"evaluation {wildcards.collection} {wildcards.vocabulary}") as say:
     from tpulm.corpus.documents import read_lengths, read_texts
     from tpulm.evaluation.ngram_model import CHARACTERS, encoded_documents, ngram_costs
-    from tpulm.evaluation.rows import CausalVocabulary, MaskedVocabulary
     from tpulm.evaluation.text_scores import Material, write_costs
     from tpulm.specs.scores import CAUSAL, MASKED
     from tpulm.tokenization.sample import Sample
+    from tpulm.tokenization.tokenizer import TextTokenizer
 
-    first, *others = snakemake.input.vocabulary
-    kind = MASKED if first.endswith("tokenizer.json") else CAUSAL
-    if kind == MASKED:
-        vocabulary = MaskedVocabulary(first, *others)
-    else:
-        vocabulary = CausalVocabulary(first, lambda: runtime.start(cpu_threads=1, on_cpu=True))
+    files = snakemake.input.vocabulary
+    kind, tokenizer = MASKED if len(files) > 1 else CAUSAL, TextTokenizer.load(*files)
     lengths = read_lengths(snakemake.input.lengths)
     sample = Sample(lambda rows: read_texts(snakemake.input.documents, rows), lengths, CHARACTERS, 0)
-    training = encoded_documents(vocabulary, sample)
+    training = encoded_documents(tokenizer, sample)
     passages = Material.of(snakemake.input, kind).passages
-    write_costs(snakemake.output[0], passages, ngram_costs(vocabulary, training, passages))
+    write_costs(snakemake.output[0], passages, ngram_costs(tokenizer, training, passages))
     say(f"counted {sum(map(len, training)):,} tokens")

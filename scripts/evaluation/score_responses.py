@@ -1,7 +1,7 @@
 """Generate the responses to held-out prompts with a finetuned model and its base model, and compare them with the text.
 
 input.material    Parquet file of the held-out documents of the finetuning text, see tpulm.evaluation.material
-input.base        preset folder; input.best  the tuned variables
+input.base        preset folder; input.best  the tuned variables; input.tokenizer  tokenizer.json
 output.scores     JSON: model, kind (causal) and scores, see tpulm.specs.scores: exact match, where there are questions
                   as tpulm.evaluation.exact_match has them
 output.by_item    Parquet: score (its name), item, value
@@ -30,11 +30,11 @@ with job(snakemake.log[0], f"responses {recipe['path']}") as say:
     from tpulm.models.causal import assign
     from tpulm.models.sampling import Generator
     from tpulm.models.sharding import on_one_host
-    from tpulm.tokenization.causal import load_tokenizer
+    from tpulm.tokenization.tokenizer import TextTokenizer
 
     opened = on_one_host(recipe, snakemake.resources) | {"base": {"preset": given.base}}
     model, distribution = open_model(ModelSpec.of("finetune", recipe["key"], opened))
-    tokenizer, back = load_tokenizer(given.base, start=lambda: None), model.preprocessor.tokenizer.detokenize
+    tokenizer, back = TextTokenizer.load(*given.tokenizer), model.preprocessor.tokenizer.detokenize
     items = [item for item in read_items(given.material) if item.split == TEST][: recipe["responses"]]
     characters, length = recipe["characters"], recipe["sequence_length"]
     asked = list(questions_of(items, tokenizer, characters, length))

@@ -1,19 +1,20 @@
 """Save a causal language model as a folder that transformers loads: AutoModelForCausalLM, AutoTokenizer.
 
 input.preset    preset folder: a base model, a full finetuning, or one with its LoRA weights merged; of a base model,
-                its fingerprint, too
+                its fingerprint, too; input.tokenizer  tokenizer.json of its base model
 input.chat      chat_template.json of the conversations that it was trained on, if any
 output          config.json, generation_config.json, model.safetensors (of more than 2 GB several, with an index; of
                 the type that the preset's weights have), tokenizer.json, tokenizer_config.json,
                 special_tokens_map.json; tokenizer.model, where it is one of SentencePiece; chat_template.jinja, where
                 there is one that its tokenizer can write. Logits are the preset's, and so are ids, see
-                tpulm.tokenization.fast
+                tpulm.tokenization.conversion
 params.recipe   cpu_threads
 """
 
+from pathlib import Path
+
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
-from tpulm.tokenization.causal import load_tokenizer
 from tpulm.training import runtime
 
 stage, run = snakemake.wildcards.stage, snakemake.wildcards.run
@@ -22,13 +23,12 @@ with job(snakemake.log[0], f"{stage} {run}") as say:
     runtime.start(snakemake.params.recipe["cpu_threads"], repeats=False, on_cpu=True)
     from tpulm.models.causal import atomic_folder, load_on_host
     from tpulm.models.transformers_causal import save_shards, tensors_of, transformers_config
-    from tpulm.tokenization.fast import chat_template, is_byte_level, save_fast
+    from tpulm.tokenization.conversion import chat_template, save_folder
+    from tpulm.tokenization.tokenizer import TextTokenizer
 
-    preset = snakemake.input[0]
-    tokenizer = load_tokenizer(preset, lambda: None)
+    preset, tokenizer = snakemake.input[0], TextTokenizer.load(*snakemake.input.tokenizer)
     model = load_on_host(preset)
-    byte_level = is_byte_level(tokenizer)
-    config = transformers_config(model, tokenizer.special, byte_level)
+    config = transformers_config(model, tokenizer.special, tokenizer.byte_level)
     ids = {key: value for key, value in config.items() if key.endswith("_token_id")}
     chat = read_json(snakemake.input.chat[0]) if snakemake.input.chat else None
     template = chat_template(tokenizer, chat) if chat else None
@@ -38,8 +38,8 @@ with job(snakemake.log[0], f"{stage} {run}") as say:
     with atomic_folder(snakemake.output[0]) as partial:
         write_json(partial / "config.json", config)
         write_json(partial / "generation_config.json", ids)
-        save_fast(tokenizer, partial)
-        save_shards(partial, tensors_of(model, byte_level))
+        save_folder(tokenizer, Path(preset), partial)
+        save_shards(partial, tensors_of(model, tokenizer.byte_level))
         if template:
             (partial / "chat_template.jinja").write_text(template, encoding="utf-8")
     missing = chat and not template

@@ -1,6 +1,6 @@
 """Score a causal model on a task of lm-evaluation-harness.
 
-input.base        preset folder
+input.base        preset folder; input.tokenizer  tokenizer.json
 input.best        safetensors, the tuned variables of the best checkpoint, or of another; none for the base model itself
 input.data        files of the task's examples, in the order of its description; none of a task of the harness
 input.overlaps    JSON of find_overlap, one for each text that the model was trained on
@@ -31,18 +31,17 @@ with job(snakemake.log[0], f"{recipe['path']}, {asked['name']}") as say:
     from tpulm.evaluation.overlap import items_in_training
     from tpulm.models.building import open_model
     from tpulm.models.sharding import on_one_host
-    from tpulm.tokenization.causal import load_tokenizer
-    from tpulm.tokenization.fast import fast_tokenizer
+    from tpulm.tokenization.tokenizer import TextTokenizer
 
     task = HarnessTask(asked["name"], asked)
     stage, preset = ("finetune", {"base": {"preset": base}}) if best else ("base", {"preset": base})
     opened = on_one_host(recipe, snakemake.resources) | preset
     model, distribution = open_model(ModelSpec.of(stage, recipe["key"], opened), best or None)
-    tokenizer = load_tokenizer(base, lambda: None)
+    tokenizer = TextTokenizer.load(*snakemake.input.tokenizer)
     length = asked["max_length"] or model.preprocessor.sequence_length
     weights = f" with the weights of {best or base}"
     name = f"{task.key}: {recipe['path']}{weights}"
-    lm = KerasLM(model, distribution, fast_tokenizer(tokenizer), tokenizer.special, length, recipe["seed"], name)
+    lm = KerasLM(model, distribution, tokenizer.for_transformers(), tokenizer.special, length, recipe["seed"], name)
     with tempfile.TemporaryDirectory() as cache:
         paths = dict(zip(task.data, map(str, snakemake.input.get("data", [])), strict=True))
         results = results_of(lm, task.key, asked, paths, cache)

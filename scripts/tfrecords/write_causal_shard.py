@@ -14,19 +14,21 @@ params.recipe     packing, sequence_length, tokens_per_record; shards and files,
                   written documents
 """
 
+import os
+
 from tpulm.core.files import write_json
 from tpulm.core.job import job
 from tpulm.corpus.documents import read_responses, read_texts
 from tpulm.records.shards import range_of_job, write_shard
-from tpulm.tokenization.causal import CLOSING, check_control_tokens, describe, load_tokenizer, tokenize
-from tpulm.training import runtime
+from tpulm.tokenization.tokenizer import CLOSING, TextTokenizer, check_control_tokens, describe, tokenize
 
 wildcards, recipe, inputs = snakemake.wildcards, snakemake.params.recipe, snakemake.input
 split, shard, shards = wildcards.split, int(wildcards.shard), int(wildcards.shards)
 
 with job(snakemake.log[0], f"{wildcards.records} {split} {shard + 1}/{shards}") as say:
+    os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
     part = range_of_job(inputs.lengths, recipe, split, shard, shards)
-    tokenizer = load_tokenizer(inputs.tokenizer, lambda: runtime.start(cpu_threads=1, on_cpu=True))
+    tokenizer = TextTokenizer.load(inputs.tokenizer)
     place = inputs.corpus, slice(part["start"], part["stop"])
     responses = read_responses(*place) if recipe.get("responses") else None
     texts = read_texts(*place)

@@ -14,8 +14,8 @@ from tpulm.core.accelerators import GIB, GPU_PATTERN, parse_gpu, slice_hosts, to
 from tpulm.core.errors import UserError
 from tpulm.specs.record_arrays import predictions_per_record
 from tpulm.specs.training_step import MOST_HOST_DEVICES
-from tpulm.tokenization.causal import train_vocabulary
 from tpulm.tokenization.pipeline import Recipe
+from tpulm.tokenization.sentencepiece_bpe import train_vocabulary
 from tpulm.tokenization.training import COVERAGE, train
 from tpulm.tokenization.words import most_of
 

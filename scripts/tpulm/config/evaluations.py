@@ -272,7 +272,7 @@ class Evaluations:
 
     @cached_property
     def vocabularies(self) -> dict[str, list[str]]:
-        """The files of each vocabulary that a scored model has, the one that is read first."""
+        """The files of each vocabulary that a scored model has."""
         return dict(model.vocabulary for model in self.of_text.ends.values())
 
     def scoring(self, model: Model) -> dict:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from tpulm.config.record_sets import RecordSet, corpus_records, masked_records, tuning_records
 from tpulm.specs.artifacts import CHECKPOINT_FILES, EXPORTED, MODEL_FILES, PAD_ID, PRUNED, SEGMENT_FILES, SNAPSHOTS
-from tpulm.specs.causal_families import vocabulary_of
 from tpulm.specs.masked_sizes import config_recipe, exported_model, opens
 from tpulm.specs.recipes import JAX_KEYS, LORA_KEYS, STAGES, STEP_KEYS, given, pick
 from tpulm.specs.schedule import segment_schedule
@@ -24,7 +23,7 @@ MEASURED_AT_ONCE = 8
 
 
 class Vocabulary(NamedTuple):
-    """A vocabulary: its name, and its files below results/, the one that is read first."""
+    """A vocabulary: its name, and its files: tokenizer.json; of masked models special_tokens_map.json, too."""
 
     name: str
     files: list[str]
@@ -356,10 +355,9 @@ class Outline:
     def base_model(self, name: str, recipe: Mapping) -> Model:
         """Return the model of an entry of base."""
         common = self.common("base", name, recipe)
-        preset = common["exported"]
-        files = [f"<results>/{vocabulary_of(name, recipe)}"] if "model" in recipe else [preset, f"{preset}.json"]
         opening = pick(recipe, *OPENING_KEYS, *unpromised(recipe)) | self.cpu
-        common |= {"opening": opening, "vocabulary": Vocabulary(f"base-{name}", files), "base": recipe}
+        vocabulary = Vocabulary(f"base-{name}", [f"<results>/base/{name}/tokenizer.json"])
+        common |= {"opening": opening, "vocabulary": vocabulary, "base": recipe}
         if "model" not in recipe:
             return Model(**common)
         records = corpus_records(self.config, name, recipe["sequence_length"])

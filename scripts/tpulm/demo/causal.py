@@ -15,10 +15,10 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.corpus.rows import ChatTemplate
 from tpulm.demo.choice import Prompt, Settings, Tell
-from tpulm.demo.tokens import shown
 from tpulm.models.causal import load_preset
 from tpulm.models.streaming import Reply, Streaming, Token
-from tpulm.tokenization.causal import check_control_tokens, load_tokenizer
+from tpulm.tokenization.conversion import convert
+from tpulm.tokenization.tokenizer import TextTokenizer, check_control_tokens
 
 LONGEST = 1024  # tokens of a prompt
 
@@ -28,7 +28,7 @@ class Opened:
 
     def __init__(self, model: keras_hub.models.CausalLM, vocabulary: Path):
         """Take a model; vocabulary  its file, or the preset folder that has it."""
-        self.model, self.tokenizer = model, load_tokenizer(str(vocabulary), lambda: None)
+        self.model, self.tokenizer = model, TextTokenizer(convert(vocabulary))
         self.lora: dict | None = None
         self.stream = Streaming(self.model, self.tokenizer.size)
 
@@ -94,7 +94,7 @@ class Causal:
         most = min(LONGEST, positions - settings["length"]) if positions else LONGEST
         if len(ids) > most:
             raise UserError(f"the prompt has {len(ids):,} tokens; allowed: at most {most:,}.")
-        tell({"tokens": [shown(opened.tokenizer, token) for token in ids]})
+        tell({"tokens": [opened.tokenizer.shown(token) for token in ids]})
         if settings["length"]:
             self.go_on(opened, Reply(opened.tokenizer, ids, ending), settings, tell)
         elif len(ids) > 1:
@@ -115,7 +115,7 @@ class Causal:
         """Tell each token of a reply as it comes."""
 
         def heard(token: Token) -> bool:
-            candidates = [[shown(opened.tokenizer, one), probability] for one, probability in token.candidates]
+            candidates = [[opened.tokenizer.shown(one), probability] for one, probability in token.candidates]
             said: dict[str, Any] = {"text": reply.add(token.token), "probability": token.probability}
             return tell(said | {"candidates": candidates}) and not reply.ended
 

@@ -18,7 +18,8 @@ from tpulm.specs.artifacts import CHECKPOINT_FILES, MANIFEST
 from tpulm.specs.causal_families import constructor
 from tpulm.specs.masked_sizes import KINDS, config_recipe, exported_model
 from tpulm.specs.training_step import CausalArchitecture, ModelSpec
-from tpulm.tokenization.causal import load_tokenizer
+from tpulm.tokenization.conversion import convert
+from tpulm.tokenization.tokenizer import TextTokenizer
 
 # For any run. A prompt is one document: there is nothing to keep apart.
 HERE = {"mesh": [1, 1], "layout": {}, "precision": "float32", "determinism": "bytes", "packing": "concat"}
@@ -59,9 +60,7 @@ def open_causal(checkpoint: Path, vocabulary: Path) -> keras_hub.models.CausalLM
     if vocabulary.is_dir():
         spec = ModelSpec.of("finetune", str(checkpoint), recipe | {"base": {"preset": vocabulary}})
         return open_model(spec, weights)[0]
-    model = construct_causal(
-        CausalArchitecture(*constructor(recipe["model"]), load_tokenizer(str(vocabulary), lambda: None).size)
-    )
+    model = construct_causal(CausalArchitecture(*constructor(recipe["model"]), TextTokenizer(convert(vocabulary)).size))
     assign(model.backbone.variables, load_arrays(weights), weights)
     architecture, length = recipe["model"]["architecture"], recipe["sequence_length"]
     model.preprocessor = make_preprocessor(architecture, vocabulary, length)

@@ -1,7 +1,7 @@
 """A masked model that fills in masks, or scores a text without any. Needs tpulm.training.runtime.start first."""
 
 import math
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import keras
@@ -9,12 +9,13 @@ import numpy as np
 
 from tpulm.core.errors import UserError
 from tpulm.demo.choice import Prompt, Settings, Tell
-from tpulm.demo.tokens import piece_of, shown_of
+from tpulm.demo.tokens import shown_of
 from tpulm.evaluation.jax_scoring import Scorer
 from tpulm.evaluation.material import Passage
-from tpulm.evaluation.rows import MaskedVocabulary, masked_rows, unknown_nats
+from tpulm.evaluation.rows import encode, masked_rows, unknown_nats
 from tpulm.models.loading import FillMask
 from tpulm.models.sharding import Sharded
+from tpulm.tokenization.tokenizer import TextTokenizer
 from tpulm.training.train_step import masked_lm
 
 MASK = "[MASK]"  # as a prompt has it
@@ -27,7 +28,7 @@ class Masked:
     def __init__(self, folder: Path, opened: tuple[keras.Model, Sharded] | None = None):
         """Open it; see `FillMask`."""
         self.fill = FillMask(folder, opened)
-        self.vocabulary = MaskedVocabulary(folder / "tokenizer.json", folder / "special_tokens_map.json")
+        self.tokenizer = TextTokenizer.load(folder / "tokenizer.json", folder / "special_tokens_map.json")
         self.most = self.fill.model.backbone.max_sequence_length
 
     def answer(self, prompt: Prompt, settings: Settings, tell: Tell) -> None:
@@ -39,9 +40,9 @@ class Masked:
             return
         answers = self.fill.all(prompt)
         encoding = self.fill.tokenizer.encode(prompt.replace(MASK, self.fill.mask))
-        tell({"tokens": shown_of(self.fill.tokenizer, encoding)})
-        pieces = partial(piece_of, self.fill.tokenizer)
-        tell({"masks": [[[pieces(answer["token"]), answer["score"]] for answer in mask] for mask in answers]})
+        tell({"tokens": shown_of(self.tokenizer, encoding)})
+        shown = self.tokenizer.shown
+        tell({"masks": [[[shown(answer["token"]), answer["score"]] for answer in mask] for mask in answers]})
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -50,14 +51,14 @@ class Masked:
 
     def score(self, text: str, tell: Tell) -> None:
         """Tell the tokens of a text, how probable each is, and the pseudo bits per byte, as evaluations have them."""
-        (encoded,) = self.vocabulary.encode([Passage.of(text)])
-        room = self.most - len(self.vocabulary.before) - len(self.vocabulary.after)
+        (encoded,) = encode(self.tokenizer, [Passage.of(text)])
+        room = self.most - len(self.tokenizer.before) - len(self.tokenizer.after)
         if not 0 < len(encoded.ids) <= room:
             raise UserError(f"the text has {len(encoded.ids):,} tokens; allowed: 1 to {room:,}.")
         encoding = self.fill.tokenizer.encode(text, add_special_tokens=False)
-        tell({"tokens": shown_of(self.fill.tokenizer, encoding)})
+        tell({"tokens": shown_of(self.tokenizer, encoding)})
         rows = [
-            row._replace(text=number) for number, row in enumerate(masked_rows([encoded], self.vocabulary, self.most))
+            row._replace(text=number) for number, row in enumerate(masked_rows([encoded], self.tokenizer, self.most))
         ]
         nats = self.scorer(rows, len(rows))
         bits = (nats.sum() + unknown_nats([encoded])[0]) / math.log(2) / len(text.encode())

@@ -10,7 +10,7 @@ from tpulm.evaluation.item_means import Scored, mean_score
 from tpulm.evaluation.material import Item, Passage
 from tpulm.specs.artifacts import OF_RESPONSES, TEST
 from tpulm.specs.scores import BASE, RESPONSES
-from tpulm.tokenization.causal import CausalTokenizer, completion_mask
+from tpulm.tokenization.tokenizer import TextTokenizer, completion_mask
 
 LONGEST = 32  # tokens of a response: nobody expects longer ones word for word
 MARKS = 2  # tokens that begin and end a text, at most
@@ -24,7 +24,7 @@ class Question(NamedTuple):
     response: str
 
 
-def questions_of(items: Sequence[Item], tokenizer: CausalTokenizer, characters: int, length: int) -> Iterator[Question]:
+def questions_of(items: Sequence[Item], tokenizer: TextTokenizer, characters: int, length: int) -> Iterator[Question]:
     """Yield the questions of documents that end with a response of at most LONGEST tokens.
 
     characters  that documents are cut at: those that have as many do not count

@@ -7,9 +7,10 @@ import keras
 import numpy as np
 
 from tpulm.evaluation.material import Passage
-from tpulm.evaluation.rows import Batch, CausalVocabulary, Row, batched, causal_rows, costs_of, summed
+from tpulm.evaluation.rows import Batch, Row, batched, causal_rows, costs_of, encode, summed
 from tpulm.models.sharding import Sharded, batch_sharding
 from tpulm.models.token_losses import losses_and_correct
+from tpulm.tokenization.tokenizer import TextTokenizer
 from tpulm.training.device_batches import AHEAD, on_devices
 from tpulm.training.train_step import causal_lm
 
@@ -58,20 +59,23 @@ class CausalScorer:
     """Scores the same texts each time it is called, with the values that the model's variables hold then."""
 
     def __init__(
-        self, model: keras.Model, distribution: Sharded, recipe: Mapping, vocabulary: str, texts: Sequence[Passage]
+        self,
+        model: keras.Model,
+        distribution: Sharded,
+        recipe: Mapping,
+        tokenizer: TextTokenizer,
+        texts: Sequence[Passage],
     ):
-        """Take a model, how it is sharded, what its run says of it, and texts.
+        """Take a model, how it is sharded, what its run says of it, its tokenizer, and texts.
 
-        recipe      sequence_length; batch_size and microbatches, which say what fits into memory
-        vocabulary  the preset folder, whose tokenizer is the model's
+        recipe  sequence_length; batch_size and microbatches, which say what fits into memory
         """
-        self.vocabulary = CausalVocabulary(vocabulary, start=lambda: None)
-        self.texts, self.encoded = texts, self.vocabulary.encode(texts)
+        self.tokenizer, self.texts, self.encoded = tokenizer, texts, encode(tokenizer, texts)
         self.length = recipe["sequence_length"]
         tokens = recipe["batch_size"] // recipe["microbatches"] * self.length
         self.score = Scorer(model, distribution, causal_lm, tokens, self.length)
 
     def __call__(self) -> dict[Passage, float]:
         """Return the negative log-likelihood of each text, nats."""
-        rows = causal_rows(self.encoded, self.vocabulary, self.length)
+        rows = causal_rows(self.encoded, self.tokenizer, self.length)
         return costs_of(self.texts, self.encoded, self.score(rows, len(self.texts)))

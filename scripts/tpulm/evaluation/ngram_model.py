@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tpulm.evaluation.material import Passage
-from tpulm.evaluation.rows import CausalVocabulary, MaskedVocabulary, unknown_nats
+from tpulm.evaluation.rows import encode, unknown_nats
+from tpulm.tokenization.tokenizer import TextTokenizer
 
 ORDER = 5
 Ids = Sequence[Sequence[int]]
@@ -131,14 +132,12 @@ TOKENS = 10_000_000
 CHARACTERS = 5 * TOKENS
 
 
-def encoded_documents(
-    vocabulary: MaskedVocabulary | CausalVocabulary, documents: Iterable[Sequence[str]]
-) -> list[np.ndarray]:
+def encoded_documents(tokenizer: TextTokenizer, documents: Iterable[Sequence[str]]) -> list[np.ndarray]:
     """Return the token ids of documents in batches, int32 [tokens] each, up to TOKENS of them in all."""
     found: list[np.ndarray] = []
     room = TOKENS
     for texts in documents:
-        for ids in vocabulary.ids(texts):
+        for ids in tokenizer.encode(list(texts)):
             found.append(np.array(ids[:room], np.int32))
             room -= len(found[-1])
             if not room:
@@ -147,10 +146,10 @@ def encoded_documents(
 
 
 def ngram_costs(
-    vocabulary: MaskedVocabulary | CausalVocabulary, training: Sequence[np.ndarray], passages: Sequence[Passage]
+    tokenizer: TextTokenizer, training: Sequence[np.ndarray], passages: Sequence[Passage]
 ) -> dict[str, np.ndarray]:
     """Return what each passage costs the models of training documents, nats, float64 [passages], by model."""
-    encoded = vocabulary.encode(passages)
+    encoded = encode(tokenizer, passages)
     ids, scored, unknown = [one.ids for one in encoded], [one.scored for one in encoded], unknown_nats(encoded)
     models = {"unigram": Unigram, "kneser_ney": KneserNey}
-    return {name: model(training, vocabulary.size).nats(ids, scored) + unknown for name, model in models.items()}
+    return {name: model(training, tokenizer.size).nats(ids, scored) + unknown for name, model in models.items()}

@@ -1,7 +1,7 @@
 """The rows that a model reads to score texts: token ids, what a vocabulary cannot say, batches of few shapes."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,9 +10,7 @@ import numpy as np
 from tpulm.core.files import read_json
 from tpulm.evaluation.material import Passage
 from tpulm.specs.masked_architectures import ARCHITECTURES, JAX_ONLY
-from tpulm.tokenization.causal import completion_mask, load_tokenizer
-from tpulm.tokenization.encoding import template
-from tpulm.tokenization.folder import load, special_ids, vocabulary_size
+from tpulm.tokenization.tokenizer import TextTokenizer, completion_mask
 
 
 @dataclass(frozen=True)
@@ -20,7 +18,7 @@ class Encoded:
     """A text as tokens, without special ones.
 
     ids      of its tokens
-    words    the number of the word of each token, or None; of no use for causal models, which have none
+    words    the number of the word of each token, or None; of no use for causal models
     unknown  bytes of UTF-8 that stand behind tokens for unknown characters
     scored   1 for each token that is scored, 0 for others, int32 [tokens]; None where all are
     """
@@ -31,54 +29,18 @@ class Encoded:
     scored: np.ndarray | None = None
 
 
-class MaskedVocabulary:
-    """The tokenizer of a masked model."""
-
-    def __init__(self, tokenizer: str | Path, special_tokens_map: str | Path):
-        """Load tokenizer.json, and the names of its special tokens."""
-        self.tokenizer = load(tokenizer)
-        self.size = vocabulary_size(self.tokenizer)
-        self.special = special_ids(self.tokenizer, special_tokens_map)
-        self.before, self.after = template(self.tokenizer)
-
-    def encode(self, passages: Sequence[Passage]) -> list[Encoded]:
-        """Return the tokens of passages, all of which are scored."""
-        unknown, found = self.special.get("unk"), []
-        texts = [passage.text for passage in passages]
-        for text, one in zip(texts, self.tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
-            spans = [text[slice(*span)] for token, span in zip(one.ids, one.offsets, strict=True) if token == unknown]
-            found.append(Encoded(one.ids, one.word_ids, sum(len(span.encode()) for span in spans)))
-        return found
-
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of many texts, without the rest."""
-        return [one.ids for one in self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
-
-
-class CausalVocabulary:
-    """The tokenizer of a causal model."""
-
-    def __init__(self, path: str, start: Callable[[], None]):
-        """Load a vocabulary file or the tokenizer of a preset folder; calls `start` where that needs Keras."""
-        self.tokenizer = load_tokenizer(path, start)
-        self.size = self.tokenizer.size
-        special = self.tokenizer.special
-        # As the harness does it: what has no beginning of a text has its end before it.
-        self.prefix = special["eos"] if special["bos"] is None else special["bos"]
-
-    def encode(self, passages: Sequence[Passage]) -> list[Encoded]:
-        """Return the tokens of passages. Raises UserError where the tokenizer does not say which are of a response."""
-        found = [Encoded(ids, []) for ids in self.ids([passage.text for passage in passages])]
-        some = [place for place, passage in enumerate(passages) if not passage.is_whole]
-        places = self.tokenizer.places([passages[place].text for place in some]) if some else []
-        for place, own in zip(some, places, strict=True):
-            mask = completion_mask(passages[place].text, own, list(passages[place].scored))
-            found[place] = replace(found[place], scored=mask[1:-1])
-        return found
-
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of many texts, without the rest."""
-        return self.tokenizer.encode(list(texts)) if texts else []
+def encode(tokenizer: TextTokenizer, passages: Sequence[Passage]) -> list[Encoded]:
+    """Return the tokens of passages."""
+    found, unknown = [], tokenizer.special.get("unk")
+    encodings = tokenizer.encodings([passage.text for passage in passages]) if passages else []
+    for passage, one in zip(passages, encodings, strict=True):
+        spans = [
+            passage.text[slice(*span)] for token, span in zip(one.ids, one.offsets, strict=True) if token == unknown
+        ]
+        scored = completion_mask(passage.text, one.offsets, list(passage.scored))[1:-1]
+        lost = sum(len(span.encode()) for span in spans)
+        found.append(Encoded(one.ids, one.word_ids, lost, None if passage.is_whole else scored))
+    return found
 
 
 def unknown_nats(encoded: Sequence[Encoded]) -> np.ndarray:
@@ -123,7 +85,7 @@ class Batch(NamedTuple):
     arrays: Arrays
 
 
-def masked_rows(encoded: Sequence[Encoded], vocabulary: MaskedVocabulary, length: int) -> Iterator[Row]:
+def masked_rows(encoded: Sequence[Encoded], tokenizer: TextTokenizer, length: int) -> Iterator[Row]:
     """Yield the rows by which a masked model scores texts: one for each token, which it predicts.
 
     length  tokens that the model reads at most; a longer text is read in pieces, one after another
@@ -132,7 +94,7 @@ def masked_rows(encoded: Sequence[Encoded], vocabulary: MaskedVocabulary, length
     token were alone, the rest of a rare word would give it away.
     Arrays: input_ids int32 [tokens]; positions, labels int32 and weights float32 [1]; attention_mask int32 [tokens].
     """
-    before, after, mask = vocabulary.before, vocabulary.after, vocabulary.special["mask"]
+    before, after, mask = tokenizer.before, tokenizer.after, tokenizer.special["mask"]
     room = length - len(before) - len(after)
     for number, one in enumerate(encoded):
         for start in range(0, len(one.ids), room):
@@ -150,7 +112,7 @@ def masked_rows(encoded: Sequence[Encoded], vocabulary: MaskedVocabulary, length
                 yield Row(number, arrays | {"attention_mask": whole})
 
 
-def causal_rows(encoded: Sequence[Encoded], vocabulary: CausalVocabulary, length: int) -> Iterator[Row]:
+def causal_rows(encoded: Sequence[Encoded], tokenizer: TextTokenizer, length: int) -> Iterator[Row]:
     """Yield the rows by which a causal model scores texts: each token is predicted once, the end of a text is not.
 
     Of a text whose responses are scored, tokens before them are read, and those of the responses are predicted.
@@ -160,8 +122,10 @@ def causal_rows(encoded: Sequence[Encoded], vocabulary: CausalVocabulary, length
 
     Arrays of shape [tokens + 1]: tokens int32; mask bool; loss_mask int32, 1 for each token that is predicted.
     """
+    # As the harness does it: what has no beginning of a text has its end before it.
+    prefix = tokenizer.special["eos" if tokenizer.special["bos"] is None else "bos"]
     for number, one in enumerate(encoded):
-        tokens = np.array([vocabulary.prefix, *one.ids], np.int32)
+        tokens = np.array([prefix, *one.ids], np.int32)
         done = 1
         while done < len(tokens):
             end = min(done + length, len(tokens))

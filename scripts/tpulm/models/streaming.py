@@ -13,7 +13,7 @@ import numpy as np
 from jax.experimental import io_callback
 from keras import ops
 
-from tpulm.tokenization.causal import CausalTokenizer
+from tpulm.tokenization.tokenizer import TextTokenizer
 
 HALF = "\ufffd"  # what a text ends with while a character has not come whole
 STEP = 64  # sequences are generated in multiples of it: a program is compiled for each
@@ -23,7 +23,7 @@ CANDIDATES = 6  # that are told of each token
 class Reply:
     """What follows a prompt, as it grows."""
 
-    def __init__(self, tokenizer: CausalTokenizer, ids: list[int], ending: str):
+    def __init__(self, tokenizer: TextTokenizer, ids: list[int], ending: str):
         """Begin behind the ids of a prompt; ending  what the reply ends at, empty where there is no such text."""
         self.tokenizer, self.ids, self.ending = tokenizer, list(ids), ending
         self.before, self.shown, self.ended = len(tokenizer.decode(ids)), 0, False

@@ -1,58 +1,77 @@
-"""Tokenizers of causal models in the format of the `tokenizers` library, as AutoTokenizer loads them.
+"""Tokenizers of causal models in the format of the `tokenizers` library, and as AutoTokenizer loads them.
 
 The ids are the trainer's, with one exception. Where a text spells a special token, such as <eos>, transformers reads
 the token, SentencePiece the characters; and so where it spells a byte, such as <0x0A>, with unknown characters.
 """
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
+from tpulm.compat.keras_hub_tokenizers import tokenizer_of
 from tpulm.core.errors import UserError
-from tpulm.core.files import write_json
-from tpulm.tokenization.causal import KerasHub, SentencePiece
+from tpulm.core.files import read_json, write_json
+from tpulm.tokenization.byte_level import cut_words
 from tpulm.tokenization.folder import NO_LIMIT
+from tpulm.tokenization.tokenizer import SPACE, TextTokenizer
 
-SPACE = "\u2581"  # SentencePiece's mark for a space
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, _, BYTE = range(1, 7)  # types of pieces
 BPE = 2  # type of a model
 
 
-def fast_tokenizer(tokenizer: SentencePiece | KerasHub) -> Tokenizer:
-    """Return the same tokenizer as one of the `tokenizers` library, which puts <bos> before a text.
+# Tokenizers of keras-hub that are just a SentencePiece model.
+PLAIN = ("GemmaTokenizer", "Gemma3Tokenizer", "LlamaTokenizer", "MistralTokenizer")
 
-    Raises UserError for one that has no counterpart there.
+
+def sentencepiece_file(preset: Path) -> Path | None:
+    """Return the SentencePiece file of a preset folder; None where the tokenizer is of another kind."""
+    path = preset / "assets" / "tokenizer" / "vocabulary.spm"
+    return path if path.is_file() and read_json(preset / "tokenizer.json")["class_name"] in PLAIN else None
+
+
+def convert(vocabulary: Path, start: Callable[[], None] = lambda: None) -> Tokenizer:
+    """Return the tokenizer of a causal model as one of the library `tokenizers`, which puts bos and eos around a text.
+
+    vocabulary  a file, as it is trained here, or a preset folder
+    start       is called where that needs Keras
+
+    Raises UserError for a tokenizer that has no counterpart there.
     """
-    if isinstance(tokenizer, SentencePiece):
-        fast = from_sentencepiece(tokenizer.processor.serialized_model_proto())
-    elif getattr(tokenizer.tokenizer, "proto", None):
-        fast = from_sentencepiece(tokenizer.tokenizer.proto)
-    elif tokenizer.behind is not None:
-        fast = Tokenizer.from_str(tokenizer.behind.to_str())
+    if vocabulary.suffix == ".json":
+        return Tokenizer.from_file(str(vocabulary))
+    file = sentencepiece_file(vocabulary) if vocabulary.is_dir() else vocabulary
+    if file:
+        fast, ids = from_sentencepiece(file.read_bytes())
     else:
-        raise UserError(
-            f"the base model's {type(tokenizer.tokenizer).__name__} cannot be saved for transformers; allowed: "
-            "SentencePiece or byte-pair encoding tokenizers."
-        )
-    bos = tokenizer.special["bos"]
-    if bos is not None:
-        piece = tokenizer.piece(bos)
-        fast.post_processor = processors.TemplateProcessing(
-            single=f"{piece} $A", pair=f"{piece} $A {piece} $B", special_tokens=[(piece, bos)]
-        )
+        start()
+        import keras_hub
+
+        given = cut_words(keras_hub.tokenizers.Tokenizer.from_preset(str(vocabulary)))
+        ids = (given.start_token_id, given.end_token_id, given.pad_token_id)
+        behind = tokenizer_of(given)
+        if getattr(given, "proto", None):
+            fast, _ = from_sentencepiece(given.proto)
+        elif behind is not None:
+            fast = Tokenizer.from_str(behind.to_str())
+        else:
+            raise UserError(
+                f"the base model's {type(given).__name__} has no counterpart in the library tokenizers; allowed: "
+                "SentencePiece or byte-pair encoding tokenizers."
+            )
+    bos, eos, pad = ids
+    around = [(fast.id_to_token(token), token) for token in (bos, eos) if token is not None]
+    before = [] if bos is None else [around[0][0]]
+    fast.post_processor = processors.TemplateProcessing(single=[*before, "$A", around[-1][0]], special_tokens=around)
+    fast.enable_padding(pad_id=pad, pad_token=fast.id_to_token(pad))
     return fast
 
 
-def is_byte_level(tokenizer: SentencePiece | KerasHub) -> bool:
-    """Return whether a tokenizer is byte-level BPE, such as Llama 3's, and not SentencePiece."""
-    return isinstance(tokenizer, KerasHub) and not getattr(tokenizer.tokenizer, "proto", None)
-
-
-def from_sentencepiece(serialized: bytes) -> Tokenizer:
-    """Return the tokenizer of a serialized SentencePiece model of BPE, which adds no special tokens.
+def from_sentencepiece(serialized: bytes) -> tuple[Tokenizer, tuple[int, int, int]]:
+    """Return the tokenizer of a serialized SentencePiece model of BPE, and its ids for bos, eos and padding.
 
     Raises UserError for another model, and for one that normalizes text otherwise than by writing spaces as a mark.
     """
@@ -81,10 +100,12 @@ def from_sentencepiece(serialized: bytes) -> Tokenizer:
     tokenizer.add_special_tokens([AddedToken(piece, normalized=False, special=True) for piece in control])
     # SentencePiece cuts a text at these before all else.
     tokenizer.add_tokens([AddedToken(piece, normalized=True, special=False) for piece in own])
-    return tokenizer
+    trained = proto.trainer_spec
+    # keras-hub pads with 0 where a vocabulary has no piece for it.
+    return tokenizer, (trained.bos_id, trained.eos_id, max(0, trained.pad_id))
 
 
-def chat_template(tokenizer: SentencePiece | KerasHub, described: Mapping[str, Any]) -> str | None:
+def chat_template(tokenizer: TextTokenizer, described: Mapping[str, Any]) -> str | None:
     """Return a chat template as transformers needs it to write texts as they are learned here, which <bos> begins.
 
     described  as rule fetch_chat_template writes it
@@ -119,17 +140,15 @@ def byte_pairs(pieces: list[tuple[str, float, int]]) -> models.BPE:
     return models.BPE(vocab=ids, merges=ordered, unk_token=unknown, fuse_unk=True, byte_fallback=fallback)
 
 
-def save_fast(tokenizer: SentencePiece | KerasHub, folder: Path) -> None:
-    """Write a tokenizer's files; SentencePiece's own, tokenizer.model, for other programs than transformers.
-
-    Raises UserError, see `fast_tokenizer`.
-    """
-    fast = fast_tokenizer(tokenizer)
+def save_folder(tokenizer: TextTokenizer, preset: Path, folder: Path) -> None:
+    """Write a tokenizer's files; SentencePiece's own of the preset, tokenizer.model, for others than transformers."""
+    fast = tokenizer.for_transformers()
     fast.save(str(folder / "tokenizer.json"))
-    special = {f"{role}_token": fast.id_to_token(i) for role, i in tokenizer.special.items() if i is not None}
-    if isinstance(tokenizer, SentencePiece):
-        special["unk_token"] = fast.id_to_token(tokenizer.processor.unk_id())
-        (folder / "tokenizer.model").write_bytes(tokenizer.processor.serialized_model_proto())
+    special = {f"{role}_token": tokenizer.piece(i) for role, i in tokenizer.special.items() if i is not None}
+    file = sentencepiece_file(preset)
+    if file:
+        special["unk_token"] = fast.model.unk_token
+        shutil.copyfile(file, folder / "tokenizer.model")
     settings = {
         "clean_up_tokenization_spaces": False,  # True would delete the spaces before punctuation
         "model_input_names": ["input_ids", "attention_mask"],  # otherwise token_type_ids, too, which models refuse
