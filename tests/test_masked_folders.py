@@ -1,7 +1,7 @@
 """Masked models from elsewhere: read as they are published, asked and measured, the start of runs on both backends."""
 
 import json
-import re
+from types import SimpleNamespace
 
 import h5py
 import loopback_hub
@@ -15,8 +15,8 @@ from safetensors.numpy import load_file, save_file
 from test_mlm_tensorflow import RECIPE
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from tpulm.core.errors import UserError
-from tpulm.models import roberta
-from tpulm.specs.artifacts import MODEL_FILES, SPECIAL_TOKENS
+from tpulm.models.weight_names import POSITIONS, TOKEN_TYPES, to_transformers
+from tpulm.specs.artifacts import MODEL_FILES, PAD_ID, SPECIAL_TOKENS
 from tpulm.specs.scores import read_scores
 from tpulm.tokenization.folder import write_settings
 
@@ -29,20 +29,38 @@ CONFIG = {
 }  # fmt: skip
 
 
+def variables_of(config, vocabulary):
+    """Return path and shape of each variable of a RoBERTa of this config.json on JAX."""
+    hidden, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
+    shapes = {
+        "roberta.embeddings/word_embeddings/embeddings": (vocabulary, hidden),
+        "roberta.embeddings/position_embeddings/embeddings": (config["max_position_embeddings"] - PAD_ID - 1, hidden),
+        "lm_head/intermediate_dense/kernel": (hidden, hidden),
+        "lm_head/intermediate_dense/bias": (hidden,),
+        "lm_head/output_bias": (vocabulary,),
+    }
+    norms = ["roberta.embeddings.LayerNorm", "lm_head/intermediate_layer_norm"]
+    for layer in (f"roberta.encoder.layer.{number}" for number in range(config["num_hidden_layers"])):
+        for part in ("query", "key", "value"):
+            shapes[f"{layer}/attention.self/{part}/kernel"] = (hidden, heads, hidden // heads)
+            shapes[f"{layer}/attention.self/{part}/bias"] = (heads, hidden // heads)
+        shapes[f"{layer}/attention.output.dense/kernel"] = (heads, hidden // heads, hidden)
+        shapes |= {f"{layer}/intermediate.dense/kernel": (hidden, inner), f"{layer}/intermediate.dense/bias": (inner,)}
+        shapes[f"{layer}/output.dense/kernel"] = (inner, hidden)
+        shapes |= {f"{layer}/{part}.dense/bias": (hidden,) for part in ("attention.output", "output")}
+        norms += [f"{layer}/{part}.LayerNorm" for part in ("attention.output", "output")]
+    shapes |= {f"{norm}/{kind}": (hidden,) for norm in norms for kind in ("gamma", "beta")}
+    return [SimpleNamespace(path=path, shape=shape) for path, shape in shapes.items()]
+
+
 def weights(vocabulary):
     """Return the tensors of a RobertaForMaskedLM of CONFIG, drawn at random, by PyTorch's names."""
-    dice, size = np.random.default_rng(0), CONFIG["intermediate_size"]
-    found = {
-        roberta.PYTORCH_WORDS: (vocabulary, HIDDEN),
-        roberta.PYTORCH_POSITIONS: (CONFIG["max_position_embeddings"], HIDDEN),
-        roberta.PYTORCH_TYPES: (CONFIG["type_vocab_size"], HIDDEN),
-    }
-    for name in roberta.names(CONFIG["num_hidden_layers"]).values():
-        rows = size if ".intermediate." in name else vocabulary if name == "lm_head.bias" else HIDDEN
-        columns = size if ".output.dense." in name and ".attention." not in name else HIDDEN
-        matrix = name.endswith("weight") and "orm" not in name
-        found[name] = (rows, columns) if matrix else (rows,)
-    return {name: dice.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in found.items()}
+    dice = np.random.default_rng(0)
+    drawn = {one.path: dice.normal(0.0, 0.3, one.shape) for one in variables_of(CONFIG, vocabulary)}
+    found = to_transformers(drawn, PAD_ID)
+    for name, rows in ((POSITIONS, CONFIG["max_position_embeddings"]), (TOKEN_TYPES, CONFIG["type_vocab_size"])):
+        found[name] = dice.normal(0.0, 0.3, (rows, HIDDEN))
+    return {name: array.astype(np.float32) for name, array in found.items()}
 
 
 def tiny_folder(place):
@@ -130,7 +148,7 @@ def test_a_model_from_elsewhere_is_asked_and_measured_and_trained_on(fresh, give
     for name in ("on-jax", "on-tf"):
         trained = load_file(results / name / "model/model.safetensors")
         for tensor, array in original.items():
-            if tensor not in (roberta.PYTORCH_POSITIONS, roberta.PYTORCH_TYPES):  # which JAX adds up
+            if tensor not in (POSITIONS, TOKEN_TYPES):  # which JAX adds up
                 np.testing.assert_allclose(trained[tensor], array, atol=1e-6, err_msg=tensor)
         for one, other in zip(measured[name], measured["asked"], strict=True):
             assert one.name == other.name and one.items == other.items
@@ -150,7 +168,8 @@ import json, sys
 from safetensors.numpy import save_file
 from tpulm.specs.training_step import TrainingStep
 from tpulm.core.files import read_json
-from tpulm.models import masked_models, roberta
+from tpulm.models import masked_models
+from tpulm.models.weight_names import to_transformers
 from tpulm.models.loading import load_folder
 from tpulm.training import runtime
 from tpulm.training import jax_run
@@ -161,7 +180,7 @@ step = TrainingStep.of("mlm", "mlm.runs.x", recipe, sequence_length=32, packing=
 run = jax_run.build_run(step)
 load_folder(run.model, f"{folder}/model.safetensors")
 arrays = {variable.path: variable.numpy() for variable in run.model.trainable_variables}
-save_file(roberta.to_pytorch(arrays, 2, known["vocabulary"]["pad"]), out)
+save_file(to_transformers(arrays, known["vocabulary"]["pad"]), out)
 """,
     "tensorflow": """
 import json, sys
@@ -187,7 +206,7 @@ def test_a_run_starts_from_the_weights(given, tmp_path, backend):
     found = load_file(tmp_path / "out")
     original = load_file(given / "model.safetensors")
     for arrays in (found, original):  # JAX adds the first token type to all positions, of which some are never used
-        arrays["positions"] = arrays.pop(roberta.PYTORCH_POSITIONS)[4:] + arrays.pop(roberta.PYTORCH_TYPES)[0]
+        arrays["positions"] = arrays.pop(POSITIONS)[4:] + arrays.pop(TOKEN_TYPES)[0]
     assert set(original) <= set(found)
     for name, array in original.items():
         np.testing.assert_allclose(found[name], array, atol=1e-6, err_msg=name)
@@ -268,9 +287,9 @@ def test_weights_without_a_head_or_in_a_pickle_are_refused(given, tmp_path):
     with pytest.raises(UserError, match=r"^mlm\.runs\.x.* head "):
         read_weights(given, "mlm.runs.x")
     words = {name: array for name, array in weights(20).items()}
-    words[roberta.PYTORCH_WORDS][3, 0] = np.nan
+    words["roberta.embeddings.word_embeddings.weight"][3, 0] = np.nan
     save_file(words, given / "model.safetensors")
-    with pytest.raises(UserError, match=rf"^mlm\.runs\.x.*{re.escape(roberta.PYTORCH_WORDS)} .*NaN"):
+    with pytest.raises(UserError, match=r"^mlm\.runs\.x.*word_embeddings\.weight .*NaN"):
         read_weights(given, "mlm.runs.x")
     (given / "model.safetensors").unlink()
     (given / "pytorch_model.bin").write_bytes(b"")
@@ -288,7 +307,7 @@ def test_weights_of_tensorflow_are_read(tmp_path):
         file["lm_head/tf_roberta_for_masked_lm/lm_head/dense/kernel:0"] = dense
         file["roberta/tf_roberta_for_masked_lm/roberta/embeddings/word_embeddings/weight:0"] = words
     found = read_weights(tmp_path, "mlm.runs.x")
-    assert set(found) == {"lm_head.dense.weight", roberta.PYTORCH_WORDS}
+    assert set(found) == {"lm_head.dense.weight", "roberta.embeddings.word_embeddings.weight"}
     np.testing.assert_array_equal(found["lm_head.dense.weight"], dense.T)
     (tmp_path / "tf_model.h5").write_bytes(b"no HDF5")
     with pytest.raises(UserError, match=r"^mlm\.runs\.x.*tf_model\.h5"):

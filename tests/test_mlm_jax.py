@@ -2,10 +2,12 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import warm
+from test_masked_folders import variables_of
 from test_mlm_tensorflow import (  # noqa: F401 (a fixture)
     MASKING,
     ONE_TYPE,
@@ -19,7 +21,7 @@ from test_mlm_tensorflow import (  # noqa: F401 (a fixture)
 )
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
-from tpulm.models import roberta
+from tpulm.models.weight_names import from_transformers, to_transformers
 from tpulm.records.masked_batches import mask_batch
 from tpulm.specs.masked_sizes import sizes_of
 
@@ -100,7 +102,9 @@ def keras_weights(tensorflow, target):
     from tpulm.models.masked_folders import pytorch_arrays
 
     arrays = pytorch_arrays(load_arrays(tensorflow))
-    save_arrays(target, roberta.from_pytorch(arrays, LAYERS, HEADS, PAD))
+    sizes = SIZES | {"num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
+    vocabulary = len(arrays["roberta.embeddings.word_embeddings.weight"])
+    save_arrays(target, from_transformers(arrays, variables_of(sizes, vocabulary), PAD))
     return arrays
 
 
@@ -173,8 +177,8 @@ def test_layout_maps_shard_what_they_should():
     """Every matrix is sharded over the axis model, but those named here, which are small or follow another."""
     done = warm.run("jax", LAYOUT, json.dumps([OPTIMIZER, MASKING]))
     whole = [json.loads(line.removeprefix("RESULT")) for line in done.stdout.splitlines() if "RESULT" in line]
-    assert whole[0] == ["intermediate_dense/kernel", "position_embedding/embeddings"]
-    assert "self_attention_layer/query/kernel" in whole[1]
+    assert whole[0] == ["intermediate_dense/kernel", "position_embeddings/embeddings"]
+    assert "attention.self/query/kernel" in whole[1]
     for family in whole[2:]:
         assert family == ["attention/query/lora_kernel_b", "attention/value/lora_kernel_b"]
     said = [line.removeprefix("UNDIVIDED").strip() for line in done.stdout.splitlines() if "UNDIVIDED" in line]
@@ -200,9 +204,11 @@ def test_the_exported_folder_is_the_model(manifest, trained_by_both, tmp_path): 
     from tpulm.models.transformers_config import model_config
 
     trained = trained_by_both[0] / "jax"
-    arrays = roberta.to_pytorch(load_arrays(trained / "all/weights"), LAYERS, PAD)
-    back = roberta.from_pytorch(arrays, LAYERS, HEADS, PAD)
-    assert all((back[name] == array).all() for name, array in load_arrays(trained / "all/weights").items())
+    weights = load_arrays(trained / "all/weights")
+    arrays = to_transformers(weights, PAD)
+    variables = [SimpleNamespace(path=path, shape=array.shape) for path, array in weights.items()]
+    back = from_transformers(arrays, variables, PAD)
+    assert all((back[name] == array).all() for name, array in weights.items())
     theirs = load_arrays(trained_by_both[0] / "pytorch")
     assert {name: array.shape for name, array in arrays.items()} == {n: a.shape for n, a in theirs.items()}
 

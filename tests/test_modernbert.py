@@ -1,6 +1,7 @@
 """ModernBERT on JAX: what it computes is what transformers computes, and each of its parts is what it says."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tpulm.config.model_sizes import masked_size
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.models import modernbert
+from tpulm.models.weight_names import from_transformers, to_transformers
 from tpulm.specs.masked_sizes import KINDS, sizes_of
 
 VOCABULARY, PAD, LENGTH = 64, 3, 24
@@ -100,8 +102,7 @@ def exported(tmp_path_factory):
     config = model_config(TINY, MANIFEST, "the.model", "jax")
     config.architectures = [modernbert.PYTORCH_CLASS]
     (folder / "config.json").write_text(config.to_json_string())
-    layers = config.num_hidden_layers
-    save_model(str(folder / "model.safetensors"), modernbert.to_pytorch(load_arrays(folder / "ours"), layers, PAD))
+    save_model(str(folder / "model.safetensors"), to_transformers(load_arrays(folder / "ours"), PAD))
     return folder
 
 
@@ -113,9 +114,14 @@ def test_transformers_computes_the_same_logits(openers, exported, which):
     assert found["largest"] > 1 and max(found["differences"].values()) < 1e-4
 
 
+def variables_of(arrays):
+    """Return path and shape of variables, from their values."""
+    return [SimpleNamespace(path=path, shape=array.shape) for path, array in arrays.items()]
+
+
 def test_what_is_exported_is_opened_again(exported):
     arrays = load_arrays(exported / "ours")
-    back = modernbert.from_pytorch(load_arrays(exported / "model.safetensors"), 5, 4, PAD)
+    back = from_transformers(load_arrays(exported / "model.safetensors"), variables_of(arrays), PAD)
     assert set(back) == set(arrays) and all((back[name] == array).all() for name, array in arrays.items())
     found = warm.result(warm.run("jax", OPENED, json.dumps([TINY, str(exported)])))
     assert found["difference"] < 1e-5 and found["most"] == 64
@@ -131,7 +137,8 @@ def test_a_run_starts_from_what_is_exported(exported, tmp_path):
     found = init_recipe(config, MANIFEST | {"sequence_length": 64}, "mlm.runs.x")
     assert sizes_of(found["model"], "m") == sizes_of(TINY, "m") and found["vocabulary"] == {"size": 64, "pad": PAD}
     assert init_config(config, MANIFEST, "mlm.runs.x", "jax").model_type == "modernbert"
-    assert set(folder_weights(tmp_path, "modernbert", sizes_of(TINY, "m"))) == set(load_arrays(exported / "ours"))
+    variables = variables_of(load_arrays(exported / "ours"))
+    assert set(folder_weights(tmp_path, variables)) == {variable.path for variable in variables}
     # No position is lost to padding, as there would be in a RoBERTa.
     with pytest.raises(UserError, match="^mlm.runs.x.init has 64 positions; .*65"):
         init_recipe(config, MANIFEST | {"sequence_length": 65}, "mlm.runs.x")
@@ -139,11 +146,11 @@ def test_a_run_starts_from_what_is_exported(exported, tmp_path):
         save_folder(exported, "mlm.runs.x", "tensorflow", config, weights)
     with pytest.raises(UserError, match="head.norm.weight"):
         arrays = load_arrays(exported / "model.safetensors")
-        modernbert.from_pytorch({name: arrays[name] for name in arrays if name != "head.norm.weight"}, 5, 4, PAD)
+        from_transformers({name: arrays[name] for name in arrays if name != "head.norm.weight"}, variables, PAD)
     cut = {name: array[:-1] if name.endswith("Wqkv.weight") else array for name, array in arrays.items()}
     safetensors.numpy.save_file(cut, weights)
     with pytest.raises(UserError, match=f"^{tmp_path}: model.safetensors "):
-        folder_weights(tmp_path, "modernbert", sizes_of(TINY, "m"))
+        folder_weights(tmp_path, variables)
 
 
 OPENED = (

@@ -98,7 +98,7 @@ FAMILIES = {
         "RobertaBackbone",
         {
             "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32,
-            "hidden_dropout_prob": 0.0, "max_position_embeddings": 32,
+            "hidden_dropout_prob": 0.0, "max_position_embeddings": 32, "layer_norm_eps": 1e-5,
         },
     ),
     "Gemma 1": ("GemmaBackbone", GEMMA),

@@ -72,7 +72,13 @@ PAIRED = (
     OVERLAPS[0] + OVERLAPS[2] + "score_ngrams:corpus,tokenizer score_ngrams:corpus,base-small " + SCORES
 )  # the sets of pairs have changed
 DRAWN = "sample_texts:corpus sample_texts:finetune-text " + "".join(OVERLAPS) + NGRAMS + PAIRED
-VOCABULARY = "train_base_vocabulary:small/vocabulary.spm " + NGRAMS + shards(TUNING_SET) + shards(CORPUS_SET) + BASE
+VOCABULARY = (
+    "train_base_vocabulary:small/vocabulary.spm write_base_tokenizer:small "
+    + NGRAMS
+    + shards(TUNING_SET)
+    + shards(CORPUS_SET)
+    + BASE
+)
 TOKENIZER = "train_tokenizer evaluate_tokenizer:tokenizer score_ngrams:corpus,tokenizer " + RECORDS
 # Documents are read again, or only written again.
 SCORED_ON = "sample_texts:corpus " + OVERLAPS[0] + OVERLAPS[2]
@@ -104,7 +110,13 @@ FETCHED_WRITTEN = (
     + SCORED_ON + "score_ngrams:corpus,tokenizer score_ngrams:corpus,base-small score_causal:finetune/python "
     + shards(CORPUS_SET, ["validation"]) + RECORDS + " " + MEASURES
 )  # fmt: skip
-FETCHED_BASE = "fetch_base:small " + NGRAMS + shards(CORPUS_SET, ["validation"]) + shards(TUNING_SET) + FINETUNE
+FETCHED_BASE = (
+    "fetch_base:small write_base_tokenizer:small "
+    + NGRAMS
+    + shards(CORPUS_SET, ["validation"])
+    + shards(TUNING_SET)
+    + FINETUNE
+)
 PUBLISHED = "fetch_mlm:mlm/asked/model fill_mask:asked score_ngrams:corpus,mlm-asked score_mlm:mlm/asked"
 # A run takes the model that it starts from, and the records its tokenizer, from the same place.
 ORIGINS = ("tokenizer", "mlm.runs.tiny.init")
@@ -755,7 +767,8 @@ def in_state(trained, tmp_path_factory):
                     path.touch()
             if "base.given" in changes:
                 shutil.copytree(workflow / "results/base/small/preset", workflow / "results/base/given/preset")
-                shutil.copy(workflow / "results/base/small/preset.json", workflow / "results/base/given/preset.json")
+                for file in ("preset.json", "tokenizer.json"):
+                    shutil.copy(workflow / f"results/base/small/{file}", workflow / f"results/base/given/{file}")
             # Forced, since Snakemake knows nothing of files that were copied, and touches only what would run.
             workflow("--touch", "--forcerun", *FORCED, "--configfile", "state.yaml")
         assert "Nothing to be done" in workflow("-n", "--configfile", "state.yaml").stdout, name

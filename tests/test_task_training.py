@@ -15,7 +15,6 @@ from test_demo import said, started
 from test_masked_folders import CONFIG, given, tiny_folder, weights  # noqa: F401 (a fixture)
 from test_plan import compiler
 from test_staleness import listed
-from tpulm.models import modernbert, roberta
 from tpulm.specs.scores import read_scores
 
 PREDICTS = {"class": 3, "number": 1}
@@ -85,14 +84,13 @@ def ours(folder, out, predict):
 def modern_weights(vocabulary):
     """Return random tensors of a ModernBertForMaskedLM of MODERN."""
     dice, hidden = np.random.default_rng(0), MODERN["hidden_size"]
-    names, joined = modernbert.plain_names(2), modernbert.joined_names(2)
-    shapes = {}
-    for path, theirs in names.items():
-        square = path.endswith(("attention_output/kernel", "mlm_head/dense/kernel"))
-        inner = (hidden, 24) if path.endswith("feedforward_output_dense/kernel") else (hidden,)
-        shapes[theirs] = (vocabulary, hidden) if path == modernbert.WORDS else (hidden, hidden) if square else inner
-    shapes["decoder.bias"] = (vocabulary,)
-    shapes |= {theirs: (3 * hidden if "Wqkv" in theirs else 48, hidden) for theirs in joined}
+    shapes = {"model.embeddings.tok_embeddings.weight": (vocabulary, hidden), "decoder.bias": (vocabulary,)}
+    shapes |= {f"{norm}.weight": (hidden,) for norm in ("model.embeddings.norm", "model.final_norm", "head.norm")}
+    shapes |= {"head.dense.weight": (hidden, hidden), "model.layers.1.attn_norm.weight": (hidden,)}
+    for layer in ("model.layers.0", "model.layers.1"):
+        shapes |= {f"{layer}.mlp_norm.weight": (hidden,), f"{layer}.mlp.Wo.weight": (hidden, 24)}
+        shapes |= {f"{layer}.attn.Wqkv.weight": (3 * hidden, hidden), f"{layer}.attn.Wo.weight": (hidden, hidden)}
+        shapes[f"{layer}.mlp.Wi.weight"] = (48, hidden)
     return {name: dice.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
@@ -104,8 +102,10 @@ def test_a_head_is_that_of_transformers(given, tmp_path):  # noqa: F811
     assert arrays["logits"].shape == (2, outputs)
     assert sorted(shapes) == sorted([[hidden, hidden], [hidden], [hidden, outputs], [outputs]])
     # The head is on top of the model's own weights, and nothing of the masked model's head is left.
-    np.testing.assert_array_equal(arrays[roberta.WORDS], load_file(given / "model.safetensors")[roberta.PYTORCH_WORDS])
-    assert not [name for name in arrays if name.startswith("mlm_head")]
+    words = arrays["roberta.embeddings/word_embeddings/embeddings"]
+    theirs = load_file(given / "model.safetensors")["roberta.embeddings.word_embeddings.weight"]
+    np.testing.assert_array_equal(words, theirs)
+    assert not [name for name in arrays if name.startswith("lm_head")]
 
 
 def test_a_model_of_a_run_on_tensorflow_is_opened_with_its_own_epsilon(given, tmp_path):  # noqa: F811

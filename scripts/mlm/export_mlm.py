@@ -14,6 +14,7 @@ from tpulm.core.arrays import load_arrays
 from tpulm.core.files import atomic_write, read_json, write_json, write_text
 from tpulm.core.job import job
 from tpulm.models.masked_models import MODULES
+from tpulm.models.weight_names import to_transformers
 from tpulm.specs.masked_architectures import find_architecture
 
 run = snakemake.wildcards.run
@@ -40,7 +41,7 @@ with job(snakemake.log[0], f"mlm {run}"):
     write_text(config_json, config.to_json_string())
     arrays = load_arrays(snakemake.input.best)
     if jax:
-        named = MODULES[architecture].to_pytorch(arrays, config.num_hidden_layers, config.pad_token_id)
+        named = to_transformers(arrays, config.pad_token_id)
     else:
         named = pytorch_arrays(arrays)
     save_model(weights, named)

@@ -12,11 +12,11 @@ from tpulm.core.arrays import load_arrays
 from tpulm.core.files import read_json
 from tpulm.models.building import construct_causal, open_model
 from tpulm.models.causal import assign, make_preprocessor
-from tpulm.models.masked_models import MODULES
 from tpulm.models.sharding import Sharded
+from tpulm.models.weight_names import from_transformers
 from tpulm.specs.artifacts import CHECKPOINT_FILES, MANIFEST
 from tpulm.specs.causal_families import constructor
-from tpulm.specs.masked_sizes import KINDS, config_recipe, exported_model
+from tpulm.specs.masked_sizes import config_recipe, exported_model
 from tpulm.specs.training_step import CausalArchitecture, ModelSpec
 from tpulm.tokenization.conversion import convert
 from tpulm.tokenization.tokenizer import TextTokenizer
@@ -37,16 +37,15 @@ def open_masked(checkpoint: Path, results: Path) -> tuple[keras.Model, Sharded]:
     """Return a masked model, of an architecture that JAX opens, and how it is sharded."""
     recipe, weights = recipe_and_weights(checkpoint)
     manifest, arrays = read_json(results / "tfrecords" / MANIFEST), load_arrays(weights)
-    name, pad = recipe["model"]["architecture"], manifest["special_ids"]["pad"]
-    if any(variable.startswith("tf_") for variable in arrays):  # trained there: with its own epsilon and names
-        from tpulm.models.masked_folders import pytorch_arrays  # imports transformers
-
+    pad, on_tensorflow = manifest["special_ids"]["pad"], any(variable.startswith("tf_") for variable in arrays)
+    if on_tensorflow:  # with the sizes that transformers has by default
         recipe |= {"model": config_recipe(exported_model(recipe["model"], "tensorflow"))}
-        known = KINDS[name].sizes | recipe["model"]
-        counts = known["num_hidden_layers"], known["num_attention_heads"]
-        arrays = MODULES[name].from_pytorch(pytorch_arrays(arrays), *counts, pad)
     recipe |= {"vocabulary": {"size": manifest["vocab_size"], "pad": pad}}
     model, distribution = open_model(ModelSpec.of("mlm", str(checkpoint), recipe))
+    if on_tensorflow:
+        from tpulm.models.masked_folders import pytorch_arrays  # imports transformers
+
+        arrays = from_transformers(pytorch_arrays(arrays), model.trainable_variables, pad)
     assign(model.trainable_variables, arrays, weights)
     return model, distribution
 

@@ -42,7 +42,7 @@ def model_flops_of(run: Built) -> float:
     """
     step, backbone = run.step, run.model.backbone
     length = step.sequence_length
-    table = next(v for v in backbone.variables if v.path.endswith("token_embedding/embeddings"))
+    table = backbone.token_embedding.embeddings
     inside, everywhere = (
         sum(math.prod(v.shape) for v in part.variables if len(v.shape) > 1 and v.path.endswith("kernel"))
         for part in (backbone, run.model)

@@ -27,7 +27,8 @@ from tpulm.core.arrays import damaged
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.models.causal import make_preprocessor, task_of
-from tpulm.models.transformers_causal import WITH_HEADS, transformers_name
+from tpulm.models.transformers_causal import transformers_name
+from tpulm.models.weight_names import from_matrix
 from tpulm.specs.artifacts import SHARD_INDEX
 from tpulm.specs.byte_level import PUBLISHED, rules_of
 from tpulm.specs.causal_families import FAMILIES
@@ -115,21 +116,8 @@ def read_weights(backbone: keras.Model, folder: Path, given: str) -> bool:
             raise UserError(
                 f"{given}, whose {name} has the shape {list(array.shape)}, which does not match its config."
             )
-        layer, _, kind = weight.path.rpartition("/")
-        if kind == "kernel":
-            array = in_keras(layer, layer.rpartition("/")[2], array, tuple(weight.shape))
-        elif kind == "reverse_embeddings":
-            array = array.T
-        weight.assign(array.reshape(weight.shape))
+        weight.assign(from_matrix(weight.path, array, weight.shape))
     return True
-
-
-def in_keras(path: str, layer: str, matrix: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return a matrix [outputs, inputs] as a kernel of keras-hub has it; `path` of the layer, `shape` of the kernel."""
-    if layer in WITH_HEADS and path.startswith("decoder_block"):  # [heads, hidden, width], as Gemma's
-        heads, hidden, width = shape
-        return matrix.T.reshape(hidden, heads, width).swapaxes(0, 1)
-    return matrix.T.reshape(shape)
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:

@@ -16,7 +16,6 @@ from tpulm.models.building import open_model
 from tpulm.models.causal import assign
 from tpulm.models.masked_models import folder_recipe, folder_weights
 from tpulm.models.sharding import Sharded
-from tpulm.specs.masked_sizes import KINDS
 from tpulm.specs.training_step import ModelSpec
 from tpulm.tokenization.folder import load, special_ids
 
@@ -41,9 +40,7 @@ def load_folder(model: keras.Model, weights: str | Path) -> None:
     Raises UserError where they are another model's.
     """
     folder = Path(weights).parent
-    found = folder_recipe(folder)["model"]
-    name = found["architecture"]
-    assign(model.trainable_variables, folder_weights(folder, name, KINDS[name].sizes | found), str(folder))
+    assign(model.trainable_variables, folder_weights(folder, model.trainable_variables), str(folder))
 
 
 class FillMask:

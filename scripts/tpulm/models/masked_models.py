@@ -1,8 +1,9 @@
 """The masked models that run on JAX, by architecture, and those in Hugging Face folders that it can open."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,10 +11,14 @@ from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.models import modernbert, roberta
+from tpulm.models.weight_names import from_transformers
 from tpulm.specs.masked_architectures import check_vocabulary, find_architecture
 from tpulm.specs.masked_sizes import config_recipe
 
-# Each has PYTORCH_CLASS, backbone_class, build, draw_weights, to_pytorch and from_pytorch.
+if TYPE_CHECKING:
+    import keras
+
+# Each has PYTORCH_CLASS, backbone_class, build and draw_weights.
 MODULES: dict[str, ModuleType] = {"roberta": roberta, "modernbert": modernbert}
 
 
@@ -48,15 +53,13 @@ def init_recipe(path: str, manifest: Mapping, where: str) -> dict:
     return {"model": model, "vocabulary": vocabulary}
 
 
-def folder_weights(folder: Path, architecture: str, sizes: Mapping) -> dict[str, np.ndarray]:
-    """Return the variables of our model, by path, from a Hugging Face folder with a model of these sizes.
+def folder_weights(folder: Path, variables: "Iterable[keras.Variable]") -> dict[str, np.ndarray]:
+    """Return the variables of a model, by path, from the Hugging Face folder that it is opened from.
 
     Raises UserError where the weights have other sizes than config.json says.
     """
     arrays = load_arrays(folder / "model.safetensors")
-    pad_id = read_json(folder / "config.json")["pad_token_id"]
-    counts = sizes["num_hidden_layers"], sizes["num_attention_heads"]
     try:
-        return MODULES[architecture].from_pytorch(arrays, *counts, pad_id)
-    except (KeyError, ValueError, IndexError) as error:
+        return from_transformers(arrays, variables, read_json(folder / "config.json")["pad_token_id"])
+    except (ValueError, IndexError) as error:
         raise UserError(f"{folder}: model.safetensors does not fit the sizes in config.json ({error}).") from None

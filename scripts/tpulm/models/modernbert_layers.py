@@ -38,19 +38,18 @@ class Block(keras.layers.Layer):
         self.kernel: Kernel | None = None  # of attention, in place of plain attention: see tpulm.models.attention
         theta = sizes["local_rope_theta" if local else "global_rope_theta"]
         self.rope = keras_hub.layers.RotaryEmbedding(max_wavelength=theta, name="rotary_embedding")
-        self.attention_norm = norm("attention_layer_norm") if number else None
+        self.attention_norm = norm("attn_norm") if number else None
         self.query, self.key, self.value = (
-            keras.layers.EinsumDense("bth,hnd->btnd", (None, heads, self.head_dim), name=name)
+            keras.layers.EinsumDense("bth,hnd->btnd", (None, heads, self.head_dim), name=f"attn.Wqkv.{name}")
             for name in ("query", "key", "value")
         )
-        self.attention_output = keras.layers.EinsumDense("btnd,ndh->bth", (None, hidden), name="attention_output")
-        self.feedforward_norm = norm("feedforward_layer_norm")
+        self.attention_output = keras.layers.EinsumDense("btnd,ndh->bth", (None, hidden), name="attn.Wo")
+        self.feedforward_norm = norm("mlp_norm")
         self.activated, self.gate = (
-            keras.layers.Dense(inner, use_bias=False, name=f"feedforward_{name}_dense")
-            for name in ("activated", "gate")
+            keras.layers.Dense(inner, use_bias=False, name=f"mlp.Wi.{name}") for name in ("activated", "gate")
         )
-        self.dropout = Dropout(sizes["mlp_dropout"], name="feedforward_dropout")
-        self.feedforward_output = keras.layers.Dense(hidden, use_bias=False, name="feedforward_output_dense")
+        self.dropout = Dropout(sizes["mlp_dropout"], name="mlp.drop")
+        self.feedforward_output = keras.layers.Dense(hidden, use_bias=False, name="mlp.Wo")
 
     def build(self, x_shape: tuple, segments_shape: tuple) -> None:
         """Make the variables, for hidden states of this shape [records, tokens, hidden]."""
@@ -88,15 +87,18 @@ class ModernBertBackbone(keras_hub.models.Backbone):
         """Build it; sizes  as of tpulm.specs.masked_sizes."""
         layers, hidden = sizes["num_hidden_layers"], sizes["hidden_size"]
         self.token_embedding = keras.layers.ReversibleEmbedding(  # of reverse_dtype: see tpulm.models.roberta_layers
-            vocabulary_size, hidden, reverse_dtype=keras.config.dtype_policy().compute_dtype, name="token_embedding"
+            vocabulary_size,
+            hidden,
+            reverse_dtype=keras.config.dtype_policy().compute_dtype,
+            name="model.embeddings.tok_embeddings",
         )
-        self.transformer_layers = [Block(sizes, number, name=f"transformer_layer_{number}") for number in range(layers)]
+        self.transformer_layers = [Block(sizes, number, name=f"model.layers.{number}") for number in range(layers)]
         tokens, mask = (keras.Input((None,), dtype="int32", name=name) for name in ("token_ids", "padding_mask"))
-        x = norm("embeddings_layer_norm")(self.token_embedding(tokens))
-        x = Dropout(sizes["embedding_dropout"], name="embeddings_dropout")(x)
+        x = norm("model.embeddings.norm")(self.token_embedding(tokens))
+        x = Dropout(sizes["embedding_dropout"], name="model.embeddings.drop")(x)
         for block in self.transformer_layers:
             x = block(x, mask)
-        super().__init__(inputs={"token_ids": tokens, "padding_mask": mask}, outputs=norm("final_layer_norm")(x))
+        super().__init__(inputs={"token_ids": tokens, "padding_mask": mask}, outputs=norm("model.final_norm")(x))
         self.vocabulary_size, self.hidden_dim = vocabulary_size, hidden
         self.num_layers, self.num_heads = layers, sizes["num_attention_heads"]
         self.head_dim = hidden // self.num_heads
@@ -124,7 +126,7 @@ class Head(keras.layers.Layer):
         super().__init__(**kwargs)
         self.embedding = embedding
         self.dense = keras.layers.Dense(embedding.output_dim, use_bias=False, name="dense")
-        self.norm = norm("layer_norm")
+        self.norm = norm("norm")
 
     def build(self, x_shape: tuple, positions_shape: tuple) -> None:
         """Make the variables, for hidden states of this shape [records, tokens, hidden]."""
@@ -150,7 +152,7 @@ class ModernBertMaskedLM(keras_hub.models.MaskedLM):
     def __init__(self, backbone: ModernBertBackbone):
         """Put a head on a backbone."""
         self.backbone, self.preprocessor = backbone, None
-        self.masked_lm_head = Head(backbone.token_embedding, name="mlm_head")
+        self.masked_lm_head = Head(backbone.token_embedding, name="head")
         inputs = {**backbone.input, "mask_positions": keras.Input((None,), dtype="int32", name="mask_positions")}
         outputs = self.masked_lm_head(backbone(backbone.input), inputs["mask_positions"])
         super().__init__(inputs=inputs, outputs=outputs, compile=False)

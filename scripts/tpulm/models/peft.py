@@ -14,7 +14,8 @@ kernel, whatever it is:
 import numpy as np
 
 from tpulm.core.errors import UserError
-from tpulm.models.transformers_causal import LAYER, MODULES, WITH_HEADS
+from tpulm.models.transformers_causal import LAYER, MODULES
+from tpulm.models.weight_names import WITH_HEADS
 
 
 def scaled(arrays: dict[str, np.ndarray], factor: float) -> dict[str, np.ndarray]:

@@ -30,9 +30,9 @@ class Embeddings(keras.layers.Layer):
         super().__init__(**kwargs)
         # Without reverse_dtype, it multiplies in float32 inside of another layer, also under mixed precision.
         self.token_embedding = keras.layers.ReversibleEmbedding(
-            vocabulary_size, hidden, reverse_dtype=self.compute_dtype, name="token_embedding"
+            vocabulary_size, hidden, reverse_dtype=self.compute_dtype, name="word_embeddings"
         )
-        self.position_embedding = keras_hub.layers.PositionEmbedding(positions, name="position_embedding")
+        self.position_embedding = keras_hub.layers.PositionEmbedding(positions, name="position_embeddings")
         self.hidden = hidden
 
     def build(self, tokens_shape: tuple, segments_shape: tuple) -> None:
@@ -66,31 +66,27 @@ class SelfAttention(keras.layers.Layer):
         # In float32 also under mixed precision, as without dropout and in the kernels.
         self.softmax = keras.layers.Softmax(dtype="float32", name="softmax")
         self.dropout = Dropout(dropout, name="dropout")
-        self.attention_output = keras.layers.EinsumDense(
-            "btnd,ndh->bth", (None, hidden), bias_axes="h", name="attention_output"
-        )
 
     def build(self, x_shape: tuple, segments_shape: tuple) -> None:
         """Make the variables, for hidden states of this shape [records, tokens, hidden]."""
         for layer in (self.query, self.key, self.value):
             layer.build(x_shape)
-        self.attention_output.build(self.query.compute_output_shape(x_shape))
         self.built = True
 
     def call(self, x: Any, segments: Any, training: bool | None = None) -> Any:
-        """Return hidden states [records, tokens, hidden] of such; segments  int32 [records, tokens]."""
+        """Return [records, tokens, heads, head_dim] of hidden states; segments  int32 [records, tokens]."""
         query, key, value = self.query(x), self.key(x), self.value(x)
         if not self.dropout.rate:
-            return self.attention_output(attend(query, key, value, segments, self.kernel))
+            return attend(query, key, value, segments, self.kernel)
         query *= ops.cast(self.head_dim**-0.5, query.dtype)
         scores = ops.einsum("bknd,bqnd->bnqk", key, query)
         weights = ops.cast(self.softmax(scores, mask=same_document(segments)[:, None]), value.dtype)
         weights = self.dropout(weights, training=training)
-        return self.attention_output(ops.einsum("bnqk,bknd->bqnd", weights, value))
+        return ops.einsum("bnqk,bknd->bqnd", weights, value)
 
     def compute_output_shape(self, x_shape: tuple, segments_shape: tuple) -> tuple:
-        """Return the shape of the hidden states, which stays."""
-        return x_shape
+        """Return the shape of what each head attends to."""
+        return self.query.compute_output_shape(x_shape)
 
 
 class Block(keras.layers.Layer):
@@ -101,20 +97,22 @@ class Block(keras.layers.Layer):
         super().__init__(**kwargs)
         hidden, dropout, epsilon = sizes["hidden_size"], sizes["hidden_dropout_prob"], sizes["layer_norm_eps"]
         self.attention = SelfAttention(
-            hidden, sizes["num_attention_heads"], sizes[ATTENTION_DROPOUT], name="self_attention_layer"
+            hidden, sizes["num_attention_heads"], sizes[ATTENTION_DROPOUT], name="attention.self"
         )
-        self.attention_dropout = Dropout(dropout, name="self_attention_dropout")
-        self.attention_norm = keras.layers.LayerNormalization(epsilon=epsilon, name="self_attention_layer_norm")
-        self.intermediate = keras.layers.Dense(
-            sizes["intermediate_size"], activation="gelu", name="feedforward_intermediate_dense"
+        self.attention_output = keras.layers.EinsumDense(
+            "btnd,ndh->bth", (None, hidden), bias_axes="h", name="attention.output.dense"
         )
-        self.feedforward_output = keras.layers.Dense(hidden, name="feedforward_output_dense")
-        self.feedforward_dropout = Dropout(dropout, name="feedforward_dropout")
-        self.feedforward_norm = keras.layers.LayerNormalization(epsilon=epsilon, name="feedforward_layer_norm")
+        self.attention_dropout = Dropout(dropout, name="attention.output.dropout")
+        self.attention_norm = keras.layers.LayerNormalization(epsilon=epsilon, name="attention.output.LayerNorm")
+        self.intermediate = keras.layers.Dense(sizes["intermediate_size"], activation="gelu", name="intermediate.dense")
+        self.feedforward_output = keras.layers.Dense(hidden, name="output.dense")
+        self.feedforward_dropout = Dropout(dropout, name="output.dropout")
+        self.feedforward_norm = keras.layers.LayerNormalization(epsilon=epsilon, name="output.LayerNorm")
 
     def build(self, x_shape: tuple, segments_shape: tuple) -> None:
         """Make the variables, for hidden states of this shape [records, tokens, hidden]."""
         self.attention.build(x_shape, segments_shape)
+        self.attention_output.build(self.attention.compute_output_shape(x_shape, segments_shape))
         for layer in (self.attention_norm, self.intermediate, self.feedforward_norm):
             layer.build(x_shape)
         self.feedforward_output.build((*x_shape[:-1], self.intermediate.units))
@@ -122,7 +120,8 @@ class Block(keras.layers.Layer):
 
     def call(self, x: Any, segments: Any, training: bool | None = None) -> Any:
         """Return hidden states [records, tokens, hidden] of such; segments  int32 [records, tokens]."""
-        attended = self.attention_dropout(self.attention(x, segments, training=training), training=training)
+        attended = self.attention_output(self.attention(x, segments, training=training))
+        attended = self.attention_dropout(attended, training=training)
         x = self.attention_norm(attended + x)
         fed = self.feedforward_dropout(self.feedforward_output(self.intermediate(x)), training=training)
         return self.feedforward_norm(fed + x)
@@ -141,12 +140,16 @@ class RobertaBackbone(keras_hub.models.Backbone):
         sizes  as of tpulm.specs.masked_sizes, with ATTENTION_DROPOUT
         """
         layers, hidden = sizes["num_hidden_layers"], sizes["hidden_size"]
-        self.embeddings = Embeddings(vocabulary_size, positions, hidden, name="embeddings")
+        self.embeddings = Embeddings(vocabulary_size, positions, hidden, name="roberta.embeddings")
         self.token_embedding = self.embeddings.token_embedding
-        self.transformer_layers = [Block(sizes, name=f"transformer_layer_{number}") for number in range(layers)]
+        self.transformer_layers = [Block(sizes, name=f"roberta.encoder.layer.{number}") for number in range(layers)]
         tokens, mask = (keras.Input((None,), dtype="int32", name=name) for name in ("token_ids", "padding_mask"))
-        normalize = keras.layers.LayerNormalization(epsilon=sizes["layer_norm_eps"], name="embeddings_layer_norm")
-        x = Dropout(sizes["hidden_dropout_prob"], name="embeddings_dropout")(normalize(self.embeddings(tokens, mask)))
+        normalize = keras.layers.LayerNormalization(
+            epsilon=sizes["layer_norm_eps"], name="roberta.embeddings.LayerNorm"
+        )
+        x = Dropout(sizes["hidden_dropout_prob"], name="roberta.embeddings.dropout")(
+            normalize(self.embeddings(tokens, mask))
+        )
         for block in self.transformer_layers:
             x = block(x, mask)
         super().__init__(inputs={"token_ids": tokens, "padding_mask": mask}, outputs=x)
@@ -175,7 +178,7 @@ class RobertaMaskedLM(keras_hub.models.MaskedLM):
             token_embedding=backbone.token_embedding,
             intermediate_activation="gelu",
             layer_norm_epsilon=epsilon,
-            name="mlm_head",
+            name="lm_head",
         )
         inputs = {**backbone.input, "mask_positions": keras.Input((None,), dtype="int32", name="mask_positions")}
         outputs = self.masked_lm_head(backbone(backbone.input), inputs["mask_positions"])

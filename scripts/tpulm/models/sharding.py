@@ -19,7 +19,7 @@ from tpulm.core.devices import IN_USE
 from tpulm.core.errors import UserError
 
 AXES = ["batch", "model"]
-BLOCK_OUTPUT = re.compile(r"(decoder_block|transformer_layer)_\d+/output$")
+BLOCK_OUTPUT = re.compile(r"(decoder_block_|transformer_layer_|encoder\.layer\.|model\.layers\.)\d+/output$")
 # Llama's blocks and those that are built like them, with kernels [hidden, heads, width] of the projections. keras-hub's
 # own maps of them shard the hidden states over the axis model, as if the kernels were Gemma's, [heads, hidden, width].
 LLAMA = {
@@ -35,22 +35,22 @@ LLAMA = {
 # (Shoeybi et al. 2019), tables of embeddings by the vocabulary.
 LAYOUTS = {
     "RobertaBackbone": {
-        "embeddings/token_embedding/embeddings": ("model", None),
-        "transformer_layer.*self_attention_layer/(query|key|value)/kernel": (None, "model", None),
-        "transformer_layer.*self_attention_layer/(query|key|value)/bias": ("model", None),
-        "transformer_layer.*self_attention_layer/attention_output/kernel": ("model", None, None),
-        "transformer_layer.*feedforward_intermediate_dense/kernel": (None, "model"),
-        "transformer_layer.*feedforward_intermediate_dense/bias": ("model",),
-        "transformer_layer.*feedforward_output_dense/kernel": ("model", None),
-        "mlm_head/output_bias": ("model",),
+        "roberta.embeddings/word_embeddings/embeddings": ("model", None),
+        "roberta.encoder.layer.*attention.self/(query|key|value)/kernel": (None, "model", None),
+        "roberta.encoder.layer.*attention.self/(query|key|value)/bias": ("model", None),
+        "roberta.encoder.layer.*attention.output.dense/kernel": ("model", None, None),
+        "roberta.encoder.layer.*/intermediate.dense/kernel": (None, "model"),
+        "roberta.encoder.layer.*/intermediate.dense/bias": ("model",),
+        "roberta.encoder.layer.*/output.dense/kernel": ("model", None),
+        "lm_head/output_bias": ("model",),
     },
     "ModernBertBackbone": {
-        "token_embedding/embeddings": ("model", None),
-        "transformer_layer.*/(query|key|value)/kernel": (None, "model", None),
-        "transformer_layer.*/attention_output/kernel": ("model", None, None),
-        "transformer_layer.*feedforward_(activated|gate)_dense/kernel": (None, "model"),
-        "transformer_layer.*feedforward_output_dense/kernel": ("model", None),
-        "mlm_head/output_bias": ("model",),
+        "model.embeddings.tok_embeddings/embeddings": ("model", None),
+        "model.layers.*attn.Wqkv.(query|key|value)/kernel": (None, "model", None),
+        "model.layers.*attn.Wo/kernel": ("model", None, None),
+        "model.layers.*mlp.Wi.(activated|gate)/kernel": (None, "model"),
+        "model.layers.*mlp.Wo/kernel": ("model", None),
+        "head/output_bias": ("model",),
     },
     "Gemma3Backbone": {
         "token_embedding/embeddings": ("model", "batch"),

@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write, write_json
+from tpulm.models.weight_names import to_matrix
 from tpulm.specs.artifacts import SHARD_INDEX
 
 # Projections of a block, by keras-hub's names of the layers in all families; those with heads are of the first three.
@@ -34,7 +35,6 @@ MODULES = {
     "feedforward_intermediate_dense": "mlp.up_proj",
     "feedforward_output_dense": "mlp.down_proj",
 }
-WITH_HEADS = ("query", "key", "value")
 # Normalizations of a block. Gemma 1 has none after attention and feed-forward, and Llama's name for the one between.
 NORMS = {
     "pre_attention_norm": "input_layernorm",
@@ -253,24 +253,6 @@ def transformers_name(path: str, post_norms: bool) -> str:
     raise UserError(f"the variable {path} has no counterpart in a causal model of transformers.")
 
 
-def transformers_array(path: str, array: np.ndarray) -> np.ndarray:
-    """Return a variable of keras-hub in the layout of PyTorch's linear layers, [outputs, inputs].
-
-    path   of the variable; its shape: kernels of query, key and value Gemma's [heads, hidden, width], others'
-           [hidden, heads, width]; of the attention's output [heads, width, hidden]; others [inputs, outputs]
-    """
-    block, _, kind = path.rpartition("/")
-    layer = block.rpartition("/")[2]
-    if kind == "kernel" and layer in WITH_HEADS:
-        by_head = array.transpose(0, 2, 1) if path.startswith("decoder_block") else array.transpose(1, 2, 0)
-        array = by_head.reshape(-1, by_head.shape[-1])
-    elif kind in ("kernel", "reverse_embeddings"):
-        array = array.reshape(-1, array.shape[-1]).T
-    elif kind == "bias":
-        array = array.reshape(-1)
-    return np.ascontiguousarray(array)
-
-
 def tensors_of(model: "keras.Model", byte_level: bool) -> dict[str, Tensor]:
     """Return the weights of a causal model by transformers' names, to be read one by one.
 
@@ -292,4 +274,4 @@ def tensors_of(model: "keras.Model", byte_level: bool) -> dict[str, Tensor]:
 
 def read_weight(weight: "keras.Variable") -> np.ndarray:
     """Return a weight in the layout of transformers."""
-    return transformers_array(weight.path, np.asarray(weight.value))
+    return to_matrix(weight.path, np.asarray(weight.value))
