@@ -144,7 +144,9 @@ runtime.start(1)
 import jax, keras_hub, numpy as np
 from tpulm.models import roberta
 from tpulm.models.attention import fuse
-from tpulm.models.causal import build_causal, draw_causal_weights
+from tpulm.models.building import construct
+from tpulm.models.causal import draw_causal_weights
+from tpulm.specs.training_step import CausalArchitecture
 from tpulm.models.attention import Kernel
 from tpulm.models.remat import remat
 from tpulm.models.document_masking import separate_documents
@@ -165,7 +167,7 @@ def measured(kernel):
         batch["positions"] = np.broadcast_to(np.arange(59, dtype="i4"), (rows, 59))
         batch["segment_ids"] = segments[:, :-1] if packed else (segments[:, :-1] > 0).astype("i4")
     else:
-        model, task = build_causal(getattr(keras_hub.models, family), {"vocabulary_size": 64, **sizes}), causal_lm
+        model, task = construct(CausalArchitecture(family, sizes, 64)), causal_lm
         draw_causal_weights(model.backbone, 0)
         batch = {"tokens": ids, "mask": segments > 0} | ({"segment_ids": segments} if packed else {})
     if packed:

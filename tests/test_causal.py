@@ -106,12 +106,12 @@ def preset(jax_backend, vocabulary, tmp_path_factory):
 
 def save_base(vocabulary, folder, sizes):
     import keras
-    from tpulm.models.building import construct_causal
+    from tpulm.models.building import construct
     from tpulm.models.causal import draw_causal_weights, make_preprocessor, save_preset
 
     keras.distribution.set_distribution(None)
     keras.backend.clear_session()  # which also restarts the numbers in automatic names, as a new process does
-    model = construct_causal(CausalArchitecture(*constructor(sizes), open_vocabulary(vocabulary).size))
+    model = construct(CausalArchitecture(*constructor(sizes), open_vocabulary(vocabulary).size))
     draw_causal_weights(model.backbone, 0)
     model.preprocessor = make_preprocessor(sizes.get("architecture", "gemma"), vocabulary, 16)
     save_preset(model, folder)

@@ -56,11 +56,10 @@ def test_the_size_of_a_base_model_in_a_folder_is_its_own(tmp_path):
 
 
 def test_memory_for_gemma_7b_is_that_of_its_weights():
-    run, half, rounded = tuned(), tuned(precision="bfloat16"), tuned(precision="bfloat16", base_precision="int8")
+    run, rounded = tuned(), tuned(precision="bfloat16", base_precision="int8")
     whole = 4 * GEMMA_7B / 1e6
-    # Without an accelerator: on the host, 34 GB of it in float32.
-    assert whole < mem_mb(run, "export_lora") < 1.4 * whole
-    assert whole / 2 < mem_mb(half, "export_lora") < 0.9 * whole
+    # Adapters are written without the base model; merged, it is in float32, 34 GB.
+    assert mem_mb(run, "export_lora") < 0.2 * whole
     assert whole < mem_mb(run, "export_finetune") < 1.4 * whole
     # On the chips: the host has a process, a table that is read, and adapters.
     for job in ("train", "generate", "evaluate_finetune"):

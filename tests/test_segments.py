@@ -39,7 +39,9 @@ from tpulm.training import runtime
 runtime.start(1, 8)
 import jax, keras_hub, numpy as np
 from tpulm.models import roberta
-from tpulm.models.causal import build_causal, draw_causal_weights
+from tpulm.models.building import construct
+from tpulm.models.causal import draw_causal_weights
+from tpulm.specs.training_step import CausalArchitecture
 from tpulm.models.document_masking import separate_documents
 from tpulm.training.train_step import causal_lm
 from tpulm.training.train_step import make_grad_fn
@@ -49,7 +51,7 @@ if family == "RobertaBackbone":
     model = roberta.build(sizes, 64, 1)
     roberta.draw_weights(model, 0.3, 0)
 else:
-    model = build_causal(getattr(keras_hub.models, family), {"vocabulary_size": 64, **sizes})
+    model = construct(CausalArchitecture(family, sizes, 64))
     draw_causal_weights(model.backbone, 0)
 dice = np.random.default_rng(0)
 documents = [dice.integers(5, 64, count).astype("int32") for count in (5, 9, 3, 7, 4, 6, 8)]

@@ -13,7 +13,8 @@ family, sizes, vocabulary, mesh, method, precision, chunk, *layout = json.loads(
 runtime.start(1, 8, precision)
 import jax, keras, keras_hub, numpy as np
 from tpulm.models import sharding, token_losses
-from tpulm.models.causal import build_causal
+from tpulm.models.building import construct
+from tpulm.specs.training_step import CausalArchitecture
 from tpulm.training.evaluation import make_eval_step
 from tpulm.training.train_step import causal_lm
 from tpulm.training.train_step import make_grad_fn
@@ -21,7 +22,7 @@ from tpulm.training.train_step import make_grad_fn
 token_losses.CHUNK, token_losses.SMALLEST = chunk, chunk // 8
 distribution = sharding.set_up(getattr(keras_hub.models, family), mesh, "the.run.mesh", None, *layout)
 keras.utils.set_random_seed(0)
-model = build_causal(getattr(keras_hub.models, family), {"vocabulary_size": vocabulary, **sizes})
+model = construct(CausalArchitecture(family, sizes, vocabulary))
 if method == "lora":
     model.backbone.enable_lora(2)
 for variable in model.weights:  # so that losses differ between tokens, and B of LoRA is not zero

@@ -219,7 +219,7 @@ def test_byte_level_vocabularies_of_presets(jax_backend, tmp_path, name, bos):
     import keras
     import keras_hub
     from tokenizers.pre_tokenizers import ByteLevel
-    from tpulm.models.building import construct_causal
+    from tpulm.models.building import construct
     from tpulm.models.causal import load_preset, save_preset
     from tpulm.models.transformers_causal import transformers_config
 
@@ -229,7 +229,7 @@ def test_byte_level_vocabularies_of_presets(jax_backend, tmp_path, name, bos):
     family = "Llama3" if bos else "Qwen"
     made = getattr(keras_hub.models, f"{family}Tokenizer")(vocabulary=vocabulary, merges=["t h", "th e"])
     keras.distribution.set_distribution(None)
-    model = construct_causal(CausalArchitecture(*constructor(MODELS[name]), len(pieces)))
+    model = construct(CausalArchitecture(*constructor(MODELS[name]), len(pieces)))
     model.preprocessor = getattr(keras_hub.models, f"{family}CausalLMPreprocessor")(made, sequence_length=16)
     save_preset(model, tmp_path / "preset")
     assert load_preset(tmp_path / "preset").preprocessor.tokenizer.vocabulary_size() == len(pieces)

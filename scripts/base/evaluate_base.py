@@ -20,26 +20,20 @@ from tpulm.records.reader import open_records, read_manifest
 from tpulm.records.token_counts import loss_of_frequencies
 from tpulm.specs.artifacts import HELD_OUT
 from tpulm.specs.scores import CAUSAL, FREQUENCIES, LOSS, token_scores, write_scores
-from tpulm.specs.training_step import ModelSpec, promised
-from tpulm.training import runtime
+from tpulm.specs.training_step import promised
+from tpulm.training.opening import open_causal
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"base {run}") as say:
-    determinism = recipe.get("determinism", "bytes")
-    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
-    from tpulm.models.building import open_model
+    base, manifest = snakemake.input.base, read_manifest(snakemake.input.records)
+    packing = manifest["packing"]
+    model, distribution = open_causal(f"base.{run}", recipe, base, snakemake.resources, packing=packing)
     from tpulm.models.causal import count
-    from tpulm.models.sharding import on_one_host
     from tpulm.training.checkpoint import how_trained, trained_for
     from tpulm.training.evaluation import Evaluator
     from tpulm.training.train_step import causal_lm
 
-    base = snakemake.input.base
-    manifest = read_manifest(snakemake.input.records)
-    known = {"preset": base, "packing": manifest["packing"]}
-    spec = ModelSpec.of("base", f"base.{run}", on_one_host(recipe, snakemake.resources) | known)
-    model, distribution = open_model(spec)
     evaluator = Evaluator(model, distribution, causal_lm)
     state = read_json(snakemake.input.state)
     facts = {"best_step": state["best"]["step"], "parameters": count(model.variables)}

@@ -9,11 +9,8 @@ params.recipe      model, sequence_length (default length of its preprocessor), 
 
 from pathlib import Path
 
-from tpulm.core.arrays import load_arrays
 from tpulm.core.files import fingerprints, write_json
 from tpulm.core.job import job
-from tpulm.specs.causal_families import constructor
-from tpulm.specs.training_step import CausalArchitecture
 from tpulm.tokenization.tokenizer import TextTokenizer
 from tpulm.training import runtime
 
@@ -22,13 +19,10 @@ recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 with job(snakemake.log[0], f"base {run}") as say:
     size = TextTokenizer.load(snakemake.input.tokenizer).size
     runtime.start(recipe["cpu_threads"], precision=recipe["precision"], repeats=False, on_cpu=True)
-    from tpulm.models.building import construct_causal
-    from tpulm.models.causal import assign, make_preprocessor, save_preset
+    from tpulm.models.building import open_trained
+    from tpulm.models.causal import save_preset
 
-    model = construct_causal(CausalArchitecture(*constructor(recipe["model"]), size))
-    assign(model.backbone.variables, load_arrays(snakemake.input.best), snakemake.input.best)
-    architecture, length = recipe["model"]["architecture"], recipe["sequence_length"]
-    model.preprocessor = make_preprocessor(architecture, Path(snakemake.input.vocabulary), length)
+    model = open_trained(recipe, snakemake.input.best, Path(snakemake.input.vocabulary), size)
     save_preset(model, snakemake.output.folder)
     write_json(snakemake.output.fingerprint, fingerprints(snakemake.output.folder))
     say(f"saved as {snakemake.output.folder}")

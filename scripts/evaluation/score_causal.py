@@ -14,25 +14,18 @@ params.recipe     key and path of the model, step of a checkpoint; documents of 
 from tpulm.core.arrays import load_arrays
 from tpulm.core.job import job
 from tpulm.specs.scores import BASE, CAUSAL
-from tpulm.specs.training_step import ModelSpec
-from tpulm.training import runtime
+from tpulm.training.opening import open_causal
 
 recipe, base, best = snakemake.params.recipe, snakemake.input.base, snakemake.input.get("best")
 
 with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
-    determinism = recipe.get("determinism", "bytes")
-    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
+    model, distribution = open_causal(recipe["key"], recipe, base, snakemake.resources)
     from tpulm.evaluation.item_means import write_scored
     from tpulm.evaluation.jax_scoring import CausalScorer
     from tpulm.evaluation.text_scores import Material
-    from tpulm.models.building import open_model
     from tpulm.models.causal import assign
-    from tpulm.models.sharding import on_one_host
     from tpulm.tokenization.tokenizer import TextTokenizer
 
-    stage, preset = ("finetune", {"base": {"preset": base}}) if best else ("base", {"preset": base})
-    opened = on_one_host(recipe, snakemake.resources) | preset
-    model, distribution = open_model(ModelSpec.of(stage, recipe["key"], opened))
     tokenizer = TextTokenizer.load(*snakemake.input.tokenizer)
     material = Material.of(snakemake.input, CAUSAL, recipe["documents"])
     score = CausalScorer(model, distribution, recipe, tokenizer, material.passages)

@@ -16,24 +16,19 @@ from tpulm.core.files import write_json
 from tpulm.core.job import job
 from tpulm.specs.artifacts import TEST
 from tpulm.specs.scores import CAUSAL
-from tpulm.specs.training_step import ModelSpec
-from tpulm.training import runtime
+from tpulm.training.opening import open_causal
 
 recipe, given = snakemake.params.recipe, snakemake.input
 
 with job(snakemake.log[0], f"responses {recipe['path']}") as say:
-    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
+    model, distribution = open_causal(recipe["key"], recipe, given.base, snakemake.resources)
     from tpulm.evaluation.exact_match import LONGEST, MARKS, exact_match, generated, questions_of
     from tpulm.evaluation.item_means import write_scored
     from tpulm.evaluation.material import read_items
-    from tpulm.models.building import open_model
     from tpulm.models.causal import assign
     from tpulm.models.sampling import Generator
-    from tpulm.models.sharding import on_one_host
     from tpulm.tokenization.tokenizer import TextTokenizer
 
-    opened = on_one_host(recipe, snakemake.resources) | {"base": {"preset": given.base}}
-    model, distribution = open_model(ModelSpec.of("finetune", recipe["key"], opened))
     tokenizer, back = TextTokenizer.load(*given.tokenizer), model.preprocessor.tokenizer.detokenize
     items = [item for item in read_items(given.material) if item.split == TEST][: recipe["responses"]]
     characters, length = recipe["characters"], recipe["sequence_length"]

@@ -20,21 +20,12 @@ from tpulm.core.job import job
 from tpulm.records.causal_batches import held_out_batches, predicted
 from tpulm.records.reader import open_records
 from tpulm.specs.scores import BASE, CAUSAL, token_scores, write_scores
-from tpulm.specs.training_step import ModelSpec, promised
-from tpulm.training import runtime
+from tpulm.specs.training_step import promised
+from tpulm.training.opening import open_causal
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"finetune {run}") as say:
-    determinism = recipe.get("determinism", "bytes")
-    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
-    from tpulm.models import sharding
-    from tpulm.models.building import open_model
-    from tpulm.models.causal import assign, count
-    from tpulm.training.checkpoint import how_trained, trained_for
-    from tpulm.training.evaluation import Evaluator
-    from tpulm.training.train_step import causal_lm
-
     tuning, corpus = snakemake.input.records, snakemake.input.corpus_records
     texts = {
         ("finetune-text", "validation"): open_records(tuning, "validation"),
@@ -43,9 +34,14 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     }
     # A model that tells documents apart reads records without segment ids as any other does.
     packings = [records.manifest["packing"] for records in texts.values()]
-    known = {"base": {"preset": snakemake.input.base}, "packing": "segments" if "segments" in packings else "concat"}
-    opened = sharding.on_one_host(recipe, snakemake.resources) | known
-    model, distribution = open_model(ModelSpec.of("finetune", f"finetune.runs.{run}", opened))
+    packing, where = "segments" if "segments" in packings else "concat", f"finetune.runs.{run}"
+    model, distribution = open_causal(where, recipe, snakemake.input.base, snakemake.resources, packing=packing)
+    from tpulm.models.causal import assign, count
+    from tpulm.models.sharding import partitioning
+    from tpulm.training.checkpoint import how_trained, trained_for
+    from tpulm.training.evaluation import Evaluator
+    from tpulm.training.train_step import causal_lm
+
     evaluator = Evaluator(model, distribution, causal_lm)
     before = {name: evaluator(held_out_batches(records, recipe)) for name, records in texts.items()}
     best = snakemake.input.best
@@ -65,4 +61,4 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     for score in scores:
         say(str(score))
     mesh = {axis: size for axis, size in distribution.sizes.items()}
-    write_json(snakemake.output.partitioning, {"mesh": mesh, "variables": sharding.partitioning(model, distribution)})
+    write_json(snakemake.output.partitioning, {"mesh": mesh, "variables": partitioning(model, distribution)})

@@ -8,20 +8,16 @@ params.recipe   method, rank, alpha, targets, base_precision, seed, precision, m
 """
 
 from tpulm.core.job import job
-from tpulm.specs.training_step import ModelSpec
-from tpulm.training import runtime
+from tpulm.training.opening import start_for
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"finetune {run}") as say:
-    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], repeats=False)
+    spec = start_for(f"finetune.runs.{run}", recipe, snakemake.input.base, snakemake.resources)
     from tpulm.models.adapters import merged
     from tpulm.models.building import open_model
     from tpulm.models.causal import save_preset
-    from tpulm.models.sharding import on_one_host
 
-    opened = on_one_host(recipe, snakemake.resources) | {"base": {"preset": snakemake.input.base}}
-    spec = ModelSpec.of("finetune", f"finetune.runs.{run}", opened)
     best = snakemake.input.best
     model = merged(spec, best) if recipe["method"] == "lora" else open_model(spec, best)[0]
     save_preset(model, snakemake.output[0])

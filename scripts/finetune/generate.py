@@ -10,23 +10,18 @@ params.recipe   prompts, sampling (sampler, k, p, temperature, max_length in tok
 from tpulm.core.arrays import load_arrays
 from tpulm.core.files import write_json
 from tpulm.core.job import job
-from tpulm.specs.training_step import ModelSpec
-from tpulm.training import runtime
 from tpulm.training.history import Phases
+from tpulm.training.opening import open_causal
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"finetune {run}") as say:
     phases = Phases()
-    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
-    from tpulm.models.building import open_model
+    model, distribution = open_causal(f"finetune.runs.{run}", recipe, snakemake.input.base, snakemake.resources)
     from tpulm.models.causal import assign
     from tpulm.models.sampling import Generator
-    from tpulm.models.sharding import on_one_host
 
     prompts, best = recipe["prompts"], snakemake.input.best
-    opened = on_one_host(recipe, snakemake.resources) | {"base": {"preset": snakemake.input.base}}
-    model, distribution = open_model(ModelSpec.of("finetune", f"finetune.runs.{run}", opened))
     generate = Generator(model, recipe["sampling"], distribution.num_model_replicas)
     phases.end("start")
     before = generate(prompts) if prompts else []

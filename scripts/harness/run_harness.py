@@ -13,30 +13,27 @@ params.recipe     harness (name, file or task and revision, examples shown, limi
 
 import tempfile
 
+from tpulm.core.arrays import load_arrays
 from tpulm.core.job import job
 from tpulm.specs.harness_tasks import HarnessTask
 from tpulm.specs.scores import CAUSAL
-from tpulm.specs.training_step import ModelSpec
-from tpulm.training import runtime
+from tpulm.training.opening import open_causal
 
 recipe = snakemake.params.recipe
 asked, base, best = recipe["harness"], snakemake.input.base, snakemake.input.get("best")
 
 with job(snakemake.log[0], f"{recipe['path']}, {asked['name']}") as say:
-    determinism = recipe.get("determinism", "bytes")
-    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
+    model, distribution = open_causal(recipe["key"], recipe, base, snakemake.resources)
     from tpulm.evaluation.harness import results_of, scores_of
     from tpulm.evaluation.harness_model import KerasLM
     from tpulm.evaluation.item_means import write_scored
     from tpulm.evaluation.overlap import items_in_training
-    from tpulm.models.building import open_model
-    from tpulm.models.sharding import on_one_host
+    from tpulm.models.causal import assign
     from tpulm.tokenization.tokenizer import TextTokenizer
 
     task = HarnessTask(asked["name"], asked)
-    stage, preset = ("finetune", {"base": {"preset": base}}) if best else ("base", {"preset": base})
-    opened = on_one_host(recipe, snakemake.resources) | preset
-    model, distribution = open_model(ModelSpec.of(stage, recipe["key"], opened), best or None)
+    if best:
+        assign(model.trainable_variables, load_arrays(best), best)
     tokenizer = TextTokenizer.load(*snakemake.input.tokenizer)
     length = asked["max_length"] or model.preprocessor.sequence_length
     weights = f" with the weights of {best or base}"

@@ -10,14 +10,13 @@ import keras_hub
 
 from tpulm.core.arrays import load_arrays
 from tpulm.core.files import read_json
-from tpulm.models.building import construct_causal, open_model
-from tpulm.models.causal import assign, make_preprocessor
+from tpulm.models.building import open_model, open_trained
+from tpulm.models.causal import assign
 from tpulm.models.sharding import Sharded
 from tpulm.models.weight_names import from_transformers
 from tpulm.specs.artifacts import CHECKPOINT_FILES, MANIFEST
-from tpulm.specs.causal_families import constructor
 from tpulm.specs.masked_sizes import config_recipe, exported_model
-from tpulm.specs.training_step import CausalArchitecture, ModelSpec
+from tpulm.specs.training_step import ModelSpec
 from tpulm.tokenization.conversion import convert
 from tpulm.tokenization.tokenizer import TextTokenizer
 
@@ -59,8 +58,4 @@ def open_causal(checkpoint: Path, vocabulary: Path) -> keras_hub.models.CausalLM
     if vocabulary.is_dir():
         spec = ModelSpec.of("finetune", str(checkpoint), recipe | {"base": {"preset": vocabulary}})
         return open_model(spec, weights)[0]
-    model = construct_causal(CausalArchitecture(*constructor(recipe["model"]), TextTokenizer(convert(vocabulary)).size))
-    assign(model.backbone.variables, load_arrays(weights), weights)
-    architecture, length = recipe["model"]["architecture"], recipe["sequence_length"]
-    model.preprocessor = make_preprocessor(architecture, vocabulary, length)
-    return model
+    return open_trained(recipe, weights, vocabulary, TextTokenizer(convert(vocabulary)).size)

@@ -11,9 +11,9 @@ import keras
 import numpy as np
 
 from tpulm.compat.keras import scale_in_kernel
-from tpulm.core.files import atomic_write, write_json
-from tpulm.models.building import open_model
-from tpulm.models.causal import assign, leaves, load_preset
+from tpulm.core.files import atomic_write, read_json, write_json
+from tpulm.models.building import as_built, build_abstract_model, distribute, open_model
+from tpulm.models.causal import backbone_class, check_arrays, leaves, load_preset
 from tpulm.specs.causal_families import layers_of
 from tpulm.specs.training_step import ModelSpec
 
@@ -25,10 +25,16 @@ def save_adapters(spec: ModelSpec, arrays: Mapping[str, np.ndarray], weights: st
     arrays   by Keras path, what is added unscaled: Keras's file has no place for alpha
     weights  .lora.h5, HDF5; config  JSON: rank, target_layer_names
 
-    Raises UserError where the arrays belong to another model.
+    The base model has no values here: only the places of its layers are asked for. Raises UserError where the arrays
+    belong to another model.
     """
-    model, _ = open_model(replace(spec, base_precision=None))
-    assign(model.trainable_variables, arrays, str(weights))
+    arguments = read_json(Path(spec.preset) / "config.json")["config"]
+    built = replace(spec, base_precision=None, source=as_built(backbone_class(spec.preset), arguments))
+    model = build_abstract_model(built, distribute(built))
+    check_arrays(model.trainable_variables, arrays, str(weights))
+    for layer in leaves(model.backbone):
+        if getattr(layer, "lora_enabled", False):  # in place of variables, which have no values here
+            layer.lora_kernel_a, layer.lora_kernel_b = (arrays[f"{layer.path}/lora_kernel_{part}"] for part in "ab")
     adapted = {path.split("/")[-2] for path in arrays}
     names = [name for name in layers_of(spec.targets) if name in adapted]
     write_json(config, {"rank": spec.rank, "target_layer_names": names})

@@ -3,30 +3,35 @@
 Needs tpulm.training.runtime.start first.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import keras
 import keras_hub
 
 from tpulm.compat.keras import set_layout
+from tpulm.compat.keras_hub import plain_attention
 from tpulm.core.arrays import load_arrays
 from tpulm.models import sharding
 from tpulm.models.attention import Kernel, attention_of, fuse
 from tpulm.models.causal import (
     assign,
     backbone_class,
-    build_causal,
     draw_adapter,
     draw_causal_weights,
     load_int8,
     load_preset,
+    make_preprocessor,
     policy_of,
     prepare_tuning,
+    task_of,
     without_activations,
 )
 from tpulm.models.document_masking import separate_documents
 from tpulm.models.dropout import draw_masks_once
 from tpulm.models.masked_models import MODULES
+from tpulm.specs.causal_families import constructor
 from tpulm.specs.training_step import CausalArchitecture, MaskedArchitecture, ModelSpec, Preset
 
 
@@ -63,7 +68,7 @@ def build_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
     """
     keras.utils.set_random_seed(spec.seed)
     source = spec.source
-    model = load(source.name, spec) if isinstance(source, Preset) else construct(source, spec)
+    model = load(source.name, spec) if isinstance(source, Preset) else construct(source, policy_of(spec))
     if isinstance(source, MaskedArchitecture):
         MODULES[source.name].draw_weights(model, source.sizes["initializer_range"], spec.seed)
     elif isinstance(source, CausalArchitecture):
@@ -95,7 +100,7 @@ def build_abstract_model(
     """
     keras.utils.set_random_seed(spec.seed)
     with keras.StatelessScope(initialize_variables=False):
-        model = construct(spec.architecture, spec)
+        model = construct(spec.architecture, policy_of(spec))
         prepare(model, spec, distribution)
         model = finish(model)
         for variable in model.variables:  # as Keras does it when a variable gets its value
@@ -126,17 +131,38 @@ def family_of(architecture: MaskedArchitecture | CausalArchitecture) -> type:
     return getattr(keras_hub.models, architecture.family)
 
 
-def construct(architecture: MaskedArchitecture | CausalArchitecture, spec: ModelSpec) -> keras.Model:
-    """Return the model of an architecture, with whatever weights Keras gives it, of the types that its run gives it."""
+def construct(
+    architecture: MaskedArchitecture | CausalArchitecture, policy: keras.dtype_policies.DTypePolicy | None = None
+) -> keras.Model:
+    """Return the model of an architecture, its weights as Keras draws them; a causal one has no preprocessor.
+
+    policy  dtype policy of a causal model; the run's by default
+
+    Raises UserError for a class that keras-hub has no causal language model of.
+    """
     if isinstance(architecture, MaskedArchitecture):
         build = MODULES[architecture.name].build
         return build(architecture.sizes, architecture.vocabulary_size, architecture.pad_id)
-    return without_activations(construct_causal(architecture, policy_of(spec)))
-
-
-def construct_causal(
-    architecture: CausalArchitecture, policy: keras.dtype_policies.DTypePolicy | None = None
-) -> keras.Model:
-    """Return the causal model of an architecture, without a preprocessor; of the run's dtype policy by default."""
+    family = family_of(architecture)
     arguments = {"vocabulary_size": architecture.vocabulary_size, **architecture.sizes}
-    return build_causal(family_of(architecture), arguments if policy is None else arguments | {"dtype": policy})
+    backbone = family(**arguments, **({"dtype": policy} if policy else {}))
+    model = task_of(family)(backbone=backbone, preprocessor=None, compile=False)  # its optimizer has values
+    return without_activations(plain_attention(model))
+
+
+def as_built(family: type, arguments: Mapping[str, Any]) -> CausalArchitecture:
+    """Return what a model is built from that is of a backbone's class, with the arguments of its config.json."""
+    sizes = {key: value for key, value in arguments.items() if key not in ("name", "trainable", "dtype")}
+    return CausalArchitecture(family.__name__, sizes, sizes.pop("vocabulary_size"))
+
+
+def open_trained(recipe: Mapping[str, Any], weights: str, vocabulary: Path, size: int) -> keras.Model:
+    """Return a base model that is trained here, with its preprocessor.
+
+    recipe   of its training: model, sequence_length
+    weights  safetensors file of its variables; vocabulary, size  its vocabulary, see `make_preprocessor`
+    """
+    model = construct(CausalArchitecture(*constructor(recipe["model"]), size))
+    assign(model.backbone.variables, load_arrays(weights), weights)
+    model.preprocessor = make_preprocessor(recipe["model"]["architecture"], vocabulary, recipe["sequence_length"])
+    return model

@@ -29,15 +29,6 @@ from tpulm.tokenization.byte_level import cut_words, parts_of
 EPOCH = "1970-01-01@00:00:00"  # in place of the clock, in the metadata of presets
 
 
-def build_causal(family: type, arguments: Mapping) -> keras.Model:
-    """Return the causal language model of a backbone's class, without a preprocessor, its weights as Keras draws them.
-
-    Raises UserError for a class that keras-hub has no causal language model of.
-    """
-    model = task_of(family)(backbone=family(**arguments), preprocessor=None, compile=False)  # its optimizer has values
-    return plain_attention(model)
-
-
 def task_of(family: type) -> type:
     """Return keras-hub's class of the causal language models with a backbone of class `family`. Raises UserError."""
     tasks = [keras_hub.models.CausalLM]
@@ -191,17 +182,22 @@ def assign(variables: list, arrays: Mapping[str, np.ndarray], source: str) -> No
 
     Raises UserError when names or shapes do not match.
     """
+    check_arrays(variables, arrays, source)
+    for variable in variables:
+        variable.assign(arrays[variable.path].reshape(variable.shape))
+
+
+def check_arrays(variables: list, arrays: Mapping[str, np.ndarray], source: str) -> None:
+    """Check that a file named `source` has the variables: see `assign`."""
     for variable in variables:
         array, shape = arrays.get(variable.path), tuple(variable.shape)
-        if array is not None and shape == () and array.size == 1:
-            array = array.reshape(())  # tpulm.training.checkpoint saves a scalar with one dimension
-        if array is None or array.shape != shape:
+        scalar = array is not None and shape == () and array.size == 1  # tpulm.training.checkpoint saves it as [1]
+        if array is None or not (scalar or array.shape == shape):
             found = "nothing" if array is None else f"shape {array.shape}"
             raise UserError(
                 f"{source} holds {found} for the variable {variable.path} of shape {shape}; it belongs to another "
                 "model; delete it and run again."
             )
-        variable.assign(array)
 
 
 def count(variables: list) -> int:

@@ -84,9 +84,9 @@ def mesh_shape(mesh: list[int], devices: int, kind: str, where: str) -> tuple[in
     return batch, model
 
 
-def on_one_host(recipe: dict, resources: Mapping) -> dict:
+def on_one_host(recipe: Mapping, resources: Mapping) -> Mapping:
     """Return a run's recipe for a job that has one of the run's hosts: over all of its devices, whatever its mesh."""
-    return recipe | {"mesh": [1, -1]} if resources.get("run_hosts", 1) > 1 else recipe
+    return {**recipe, "mesh": [1, -1]} if resources.get("run_hosts", 1) > 1 else recipe
 
 
 def devices_of(distribution: ModelParallel) -> dict[str, int]:

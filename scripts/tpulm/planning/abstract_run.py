@@ -18,12 +18,12 @@ from tpulm.compat.keras_hub import read_preset_file
 from tpulm.core import hub
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
-from tpulm.models.building import build_abstract_model
+from tpulm.models.building import as_built, build_abstract_model
 from tpulm.models.causal import backbone_class
 from tpulm.models.sharding import Sharded, batch_sharding, shardings
 from tpulm.models.task_models import build_abstract_task_model
 from tpulm.specs.published_models import published
-from tpulm.specs.training_step import CausalArchitecture, ModelSpec, Preset, TrainingStep
+from tpulm.specs.training_step import ModelSpec, Preset, TrainingStep
 from tpulm.training.jax_run import build_abstract_run
 from tpulm.training.train_step import TrainState
 
@@ -37,9 +37,7 @@ def without_preset(spec: ModelSpec) -> ModelSpec:
     if not isinstance(spec.source, Preset):
         return spec
     family, arguments = preset_backbone(spec.source.name, spec.source.revision)
-    sizes = {key: value for key, value in arguments.items() if key not in ("name", "trainable", "dtype")}
-    vocabulary_size = sizes.pop("vocabulary_size")
-    return replace(spec, source=CausalArchitecture(family.__name__, sizes, vocabulary_size))
+    return replace(spec, source=as_built(family, arguments))
 
 
 def preset_backbone(preset: str, revision: str | None) -> tuple[type, dict]:

@@ -115,12 +115,6 @@ def evaluating(model: Model) -> int:
     return tuned(model) + (activations(model, backward=False) if on_cpu(model) else 0)
 
 
-def adapters(model: Model) -> int:
-    """Return the bytes of saving adapters, for which the base model is opened without an accelerator."""
-    size = model_size(model)
-    return loading(size, STORED[model.recipe["precision"]]) + 3 * FLOAT32 * size.adapters
-
-
 def exported(model: Model) -> int:
     """Return the bytes of saving a tuned model; where adapters are merged, that is another one, in float32."""
     return tuned(model) + (FLOAT32 * model_size(model).parameters if model.recipe["method"] == "lora" else 0)
@@ -159,7 +153,7 @@ JOBS: dict[str, Callable[[Model], int]] = {
     # Built without an accelerator, then given the weights of a checkpoint.
     "export_base": copies(2),
     "evaluate_base": evaluating,
-    "export_lora": adapters,
+    "export_lora": lambda model: 3 * FLOAT32 * model_size(model).adapters,
     "export_finetune": exported,
     "fetch_base": lambda model: loading(model_size(model), FLOAT32) if is_built(model) else 0,
     "export_transformers": lambda model: converting(model_size(model)),

@@ -1,0 +1,35 @@
+"""Start JAX for a job that opens a causal model, and open it."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tpulm.specs.training_step import ModelSpec
+from tpulm.training import runtime
+
+if TYPE_CHECKING:
+    import keras
+
+    from tpulm.models.sharding import Sharded
+
+
+def start_for(where: str, recipe: Mapping, base: str, resources: Mapping, **known: Any) -> ModelSpec:
+    """Start JAX as a recipe says, and return what the job is to open.
+
+    where, recipe  config key of the model, and what the config says of how it is opened
+    base           preset folder; known  what else is known of the model, such as packing
+    resources      of the job, which has one host
+    """
+    how = recipe["precision"], recipe.get("determinism", "bytes")
+    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], *how)
+    from tpulm.models.sharding import on_one_host
+
+    stage, preset = ("finetune", {"base": {"preset": base}}) if "method" in recipe else ("base", {"preset": base})
+    return ModelSpec.of(stage, where, {**on_one_host(recipe, resources), **preset, **known})
+
+
+def open_causal(*arguments: Any, **known: Any) -> "tuple[keras.Model, Sharded]":
+    """Return the model of `start_for`, a finetuned one as it was before, and how it is sharded."""
+    spec = start_for(*arguments, **known)
+    from tpulm.models.building import open_model
+
+    return open_model(spec)
