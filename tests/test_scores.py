@@ -373,7 +373,7 @@ def test_scores_are_written_with_what_stands_beside_them(tmp_path):
     assert set(material.passages) == set(nats)
     output = {"scores": tmp_path / "scores.json", "by_item": tmp_path / "items.parquet"}
     scored = material.scored("base/small", "causal", nats, {"base model": twice})
-    write_scored(output, {"path": "base/small"}, "causal", scored)
+    write_scored(output, {"path": "base/small"}, "causal", scored, print)
     head, scores = read_scores(output["scores"])
     assert head == {"model": "base/small", "kind": "causal"}
     found = {score.name: score for score in scores}
@@ -394,12 +394,12 @@ def test_scores_are_written_with_what_stands_beside_them(tmp_path):
         values = [row["value"] for row in rows if row["score"] == name]
         assert len(values) == score.items and np.mean(values) == pytest.approx(score.value)
     # What is no likelihood does not go by the same name.
-    write_scored(output, {"path": "mlm/tiny", "step": 7}, "masked", material.scored("mlm/tiny", "masked", nats))
+    write_scored(output, {"path": "mlm/tiny", "step": 7}, "masked", material.scored("mlm/tiny", "masked", nats), print)
     first = read_scores(output["scores"])[1][0]
     assert first.metric == "pseudo_bits_per_byte" and first.step == 7
     # Weights that have diverged have no score, and leave none.
     output = {"scores": tmp_path / "bad.json", "by_item": tmp_path / "bad.parquet"}
     with pytest.raises(UserError, match="^mlm/tiny .*nan or inf for 2 of 8 "):
         bad = {Passage.of("g0"): math.nan, Passage.of("b0"): math.inf}
-        write_scored(output, {"path": "mlm/tiny"}, "masked", material.scored("mlm/tiny", "masked", nats | bad))
+        write_scored(output, {"path": "mlm/tiny"}, "masked", material.scored("mlm/tiny", "masked", nats | bad), print)
     assert not any(path.exists() for path in output.values())

@@ -34,6 +34,4 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
         assign(model.trainable_variables, load_arrays(best), best)
         costs, others = score(), {BASE: costs}
     scored = material.scored(recipe["path"], CAUSAL, costs, others)
-    for result in write_scored(snakemake.output, recipe, CAUSAL, scored):
-        if result.leads:
-            say(str(result))
+    write_scored(snakemake.output, recipe, CAUSAL, scored, say)

@@ -53,6 +53,4 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
         nats = Scorer(model, distribution, masked_lm, tokens, length)(rows, len(encoded))
     costs = costs_of(material.passages, encoded, nats)
     scored = material.scored(recipe["path"], MASKED, costs)
-    for result in write_scored(snakemake.output, recipe, MASKED, scored):
-        if result.leads:
-            say(str(result))
+    write_scored(snakemake.output, recipe, MASKED, scored, say)

@@ -51,10 +51,10 @@ with job(snakemake.log[0], f"responses {recipe['path']}") as say:
             {"item": one.item, "prompt": one.prompt, "response": one.response.strip(), "before": b, "after": a}
             for one, b, a in zip(asked, before, after, strict=True)
         ]
-    scores = write_scored(snakemake.output, recipe, CAUSAL, found)
+    write_scored(snakemake.output, recipe, CAUSAL, found, say)
     write_json(snakemake.output.responses, {"rows": rows})
-    nothing = (
-        f"no document of the test split that has fewer than {characters} characters and at most {length} tokens ends "
-        f"with a response of at most {LONGEST} tokens"
-    )
-    say(str(scores[0]) if scores else nothing)
+    if not found:
+        say(
+            f"no document of the test split that has fewer than {characters} characters and at most {length} tokens "
+            f"ends with a response of at most {LONGEST} tokens"
+        )

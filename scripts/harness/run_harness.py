@@ -44,5 +44,4 @@ with job(snakemake.log[0], f"{recipe['path']}, {asked['name']}") as say:
         results = results_of(lm, task.key, asked, paths, cache)
     in_training = items_in_training(snakemake.input.overlaps, asked["name"])
     found = scores_of(asked["name"], asked.get("task"), results, in_training)
-    for score in write_scored(snakemake.output, recipe, CAUSAL, found):
-        say(str(score))
+    write_scored(snakemake.output, recipe, CAUSAL, found, say)

@@ -28,7 +28,5 @@ with job(snakemake.log[0], f"{wildcards.task} {recipe['path']}") as say:
     labels = read_json(snakemake.input.task)["labels"]
     in_training = items_in_training(snakemake.input.overlaps, wildcards.task)
     found, chains = scores_of(wildcards.task, recipe, predictions, baselines, len(labels), in_training)
-    scores = write_scored(snakemake.output, recipe, MASKED, found)
+    write_scored(snakemake.output, recipe, MASKED, found, say)
     write_text(snakemake.output.chains, chains.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
-    for score in scores:
-        say(str(score))

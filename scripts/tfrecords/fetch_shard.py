@@ -17,12 +17,12 @@ split, shard, shards = snakemake.wildcards.split, int(snakemake.wildcards.shard)
 
 with job(snakemake.log[0], f"tfrecords {split} {shard + 1}/{shards}") as say:
     from tpulm.records.external import take_shard
-    from tpulm.tokenization.folder import describe, load
+    from tpulm.tokenization.tokenizer import TextTokenizer, describe
 
     inputs, target = snakemake.input, snakemake.output.records
     if not inputs.get("source"):
         raise UserError(f"tfrecords.files.{split}: there is no shard {shard:05d}-of-{shards:05d}.")
-    vocabulary = describe(load(inputs.tokenizer), inputs.tokenizer, inputs.special_tokens_map)
+    vocabulary = describe(TextTokenizer.load(inputs.tokenizer, inputs.special_tokens_map), inputs.tokenizer)
     taken = take_shard(str(inputs.source), target, snakemake.params.recipe | vocabulary)
     write_json(snakemake.output.sidecar, taken | {"vocabulary": vocabulary})
     say(f"{taken['records']:,} records of {snakemake.params.recipe['sequence_length']} tokens from {inputs.source}")

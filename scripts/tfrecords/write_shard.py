@@ -24,16 +24,14 @@ with job(snakemake.log[0], f"tfrecords {split} {shard + 1}/{shards}") as say:
 
     from tpulm.corpus.documents import read_column
     from tpulm.records.shards import range_of_job, write_shard
-    from tpulm.tokenization.encoding import template, tokenize
-    from tpulm.tokenization.folder import describe, load
+    from tpulm.tokenization.encoding import tokenize
+    from tpulm.tokenization.tokenizer import TextTokenizer, describe
 
     recipe, inputs = snakemake.params.recipe, snakemake.input
     part = range_of_job(inputs.lengths, recipe, split, shard, shards)
-    tokenizer = load(inputs.tokenizer)
-    vocabulary = describe(tokenizer, inputs.tokenizer, inputs.special_tokens_map)
-    documents = tokenize(tokenizer, read_column(inputs.corpus, slice(part["start"], part["stop"])))
-    suffix_tokens = len(template(tokenizer)[1])
-    pad, target = vocabulary["special_ids"]["pad"], snakemake.output.records
-    written = write_shard(documents, recipe, pad, suffix_tokens, target, part["documents"])
-    write_json(snakemake.output.sidecar, written | {"vocabulary": vocabulary})
+    tokenizer = TextTokenizer.load(inputs.tokenizer, inputs.special_tokens_map)
+    documents = tokenize(tokenizer.fast, read_column(inputs.corpus, slice(part["start"], part["stop"])))
+    pad, target = tokenizer.special["pad"], snakemake.output.records
+    written = write_shard(documents, recipe, pad, len(tokenizer.after), target, part["documents"])
+    write_json(snakemake.output.sidecar, written | {"vocabulary": describe(tokenizer, inputs.tokenizer)})
     say(f"{written['records']:,} records of {recipe['sequence_length']} tokens from {part['documents']:,} documents")

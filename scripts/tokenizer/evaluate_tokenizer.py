@@ -25,12 +25,13 @@ with job(snakemake.log[0], snakemake.wildcards.tokenizer) as say:
 
     from tpulm.corpus.documents import read_lengths, read_texts
     from tpulm.corpus.statistics import rows_by_source
-    from tpulm.tokenization.folder import cut, load, measure, pieces, special_ids, together
+    from tpulm.tokenization.folder import cut, measure, pieces, together
     from tpulm.tokenization.sample import CHARACTERS, Sample
+    from tpulm.tokenization.tokenizer import TextTokenizer
     from tpulm.tokenization.writing import by_script
 
-    tokenizer = load(snakemake.input.tokenizer)
-    ids = special_ids(tokenizer, snakemake.input.special_tokens_map)
+    opened = TextTokenizer.load(snakemake.input.tokenizer, snakemake.input.special_tokens_map)
+    tokenizer, ids = opened.fast, opened.special
     lengths = read_lengths(snakemake.input.lengths)
     chosen = Sample(lambda rows: read_texts(snakemake.input.corpus, rows), lengths, CHARACTERS, 0).chosen
     record = read_json(snakemake.input.record[0]) if snakemake.input.record else {}

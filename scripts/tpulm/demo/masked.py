@@ -15,7 +15,6 @@ from tpulm.evaluation.material import Passage
 from tpulm.evaluation.rows import encode, masked_rows, unknown_nats
 from tpulm.models.loading import FillMask
 from tpulm.models.sharding import Sharded
-from tpulm.tokenization.tokenizer import TextTokenizer
 from tpulm.training.train_step import masked_lm
 
 MASK = "[MASK]"  # as a prompt has it
@@ -28,7 +27,7 @@ class Masked:
     def __init__(self, folder: Path, opened: tuple[keras.Model, Sharded] | None = None):
         """Open it; see `FillMask`."""
         self.fill = FillMask(folder, opened)
-        self.tokenizer = TextTokenizer.load(folder / "tokenizer.json", folder / "special_tokens_map.json")
+        self.tokenizer = self.fill.tokenizer
         self.most = self.fill.model.backbone.max_sequence_length
 
     def answer(self, prompt: Prompt, settings: Settings, tell: Tell) -> None:
@@ -39,7 +38,7 @@ class Masked:
             self.score(prompt, tell)
             return
         answers = self.fill.all(prompt)
-        encoding = self.fill.tokenizer.encode(prompt.replace(MASK, self.fill.mask))
+        encoding = self.tokenizer.fast.encode(prompt.replace(MASK, self.fill.mask))
         tell({"tokens": shown_of(self.tokenizer, encoding)})
         shown = self.tokenizer.shown
         tell({"masks": [[[shown(answer["token"]), answer["score"]] for answer in mask] for mask in answers]})
@@ -55,7 +54,7 @@ class Masked:
         room = self.most - len(self.tokenizer.before) - len(self.tokenizer.after)
         if not 0 < len(encoded.ids) <= room:
             raise UserError(f"the text has {len(encoded.ids):,} tokens; allowed: 1 to {room:,}.")
-        encoding = self.fill.tokenizer.encode(text, add_special_tokens=False)
+        (encoding,) = self.tokenizer.encodings([text])
         tell({"tokens": shown_of(self.tokenizer, encoding)})
         rows = [
             row._replace(text=number) for number, row in enumerate(masked_rows([encoded], self.tokenizer, self.most))

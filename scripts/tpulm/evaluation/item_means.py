@@ -1,6 +1,6 @@
 """Scores that are means over items, with intervals by the bootstrap (Efron 1979), and their files."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -66,11 +66,14 @@ def mean_score(
     return score, dict(zip(items, added.tolist(), strict=True))
 
 
-def write_scored(output: Mapping, model: Mapping, kind: str, scored: Iterable[Scored]) -> list[Score]:
-    """Write the scores of a model, and their values by item as Parquet: score, item, value. Returns the scores.
+def write_scored(
+    output: Mapping, model: Mapping, kind: str, scored: Iterable[Scored], say: Callable[[str], None]
+) -> None:
+    """Write the scores of a model, and their values by item as Parquet: score, item, value.
 
     output  scores, by_item
     model   its path and, of a checkpoint, step; kind  masked or causal
+    say     is told of those that lead
     """
     scored = [(replace(score, step=model.get("step")), values) for score, values in scored]
     values_by_item = ((score.name, *value) for score, values in scored for value in values.items())
@@ -79,4 +82,6 @@ def write_scored(output: Mapping, model: Mapping, kind: str, scored: Iterable[Sc
         pq.write_table(pa.Table.from_pylist(rows, COLUMNS), partial, compression="zstd")
     scores = [score for score, _ in scored]
     write_scores(output["scores"], model["path"], kind, scores)
-    return scores
+    for score in scores:
+        if score.leads:
+            say(str(score))

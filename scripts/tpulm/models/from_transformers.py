@@ -17,19 +17,15 @@ from typing import Any
 
 import keras
 import keras_hub
-import ml_dtypes  # noqa: F401  makes bfloat16 known to NumPy, and so to safetensors
-import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from tpulm.compat.keras import skip_initialization
 from tpulm.compat.keras_hub import plain_attention
-from tpulm.core.arrays import damaged
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.models.causal import make_preprocessor, task_of
+from tpulm.models.tensor_files import read_tensor, tensor_files
 from tpulm.models.transformers_causal import transformers_name
 from tpulm.models.weight_names import from_matrix
-from tpulm.specs.artifacts import SHARD_INDEX
 from tpulm.specs.byte_level import PUBLISHED, rules_of
 from tpulm.specs.causal_families import FAMILIES
 
@@ -104,45 +100,20 @@ def read_weights(backbone: keras.Model, folder: Path, given: str) -> bool:
         return False
     tied = "lm_head.weight" not in names
     for name in sorted(set(files) - set(names)):
-        nothing = name.endswith("o_proj.bias") and not read(files[name], name).any()
+        nothing = name.endswith("o_proj.bias") and not read_tensor(files[name], name).any()
         if not (name.endswith(BUFFERS) or nothing or (tied and name == "lm_head.weight")):
             raise UserError(
                 f"{given}, whose weights have {name}, which a {type(backbone).__name__} does not have; allowed: "
                 "Gemma, Llama, Mistral and Qwen models with the architecture of transformers."
             )
     for weight, name in zip(backbone.weights, names, strict=True):
-        array = read(files[name], name)
+        array = read_tensor(files[name], name)
         if array.size != math.prod(weight.shape):
             raise UserError(
                 f"{given}, whose {name} has the shape {list(array.shape)}, which does not match its config."
             )
         weight.assign(from_matrix(weight.path, array, weight.shape))
     return True
-
-
-def tensor_files(folder: Path) -> dict[str, Path]:
-    """Return the tensors of a folder by name, each with the file that has it. Raises UserError for a damaged file.
-
-    Other files, such as consolidated.safetensors of Mistrals, are copies by other names.
-    """
-    found: dict[str, Path] = {}
-    index = folder / SHARD_INDEX
-    files = set(read_json(index)["weight_map"].values()) if index.is_file() else {"model.safetensors"}
-    for path in sorted(folder / file for file in files):
-        if not path.is_file():
-            continue
-        try:
-            with safe_open(path, "np") as file:
-                found |= dict.fromkeys(file.keys(), path)
-        except SafetensorError as error:
-            raise damaged(path, error) from None
-    return found
-
-
-def read(path: Path, name: str) -> np.ndarray:
-    """Return a tensor of a file."""
-    with safe_open(path, "np") as file:
-        return file.get_tensor(name)
 
 
 def preprocessor_of(task: Any, backbone: keras.Model, folder: str) -> keras.layers.Layer:

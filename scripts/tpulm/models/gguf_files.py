@@ -5,21 +5,20 @@ the converter of llama.cpp, convert_hf_to_gguf.py, which is no package.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import gguf
-import ml_dtypes  # noqa: F401  (bfloat16, for safetensors)
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 from gguf import quants
-from safetensors import safe_open
 from sentencepiece import sentencepiece_model_pb2
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write, read_json
-from tpulm.specs.artifacts import GGUF_KINDS, SHARD_INDEX
+from tpulm.models.tensor_files import read_tensor, shape_of, tensor_files
+from tpulm.specs.artifacts import GGUF_KINDS
 from tpulm.specs.byte_level import rules_of
 
 # By model_type. llama.cpp has no window for a Mistral: its context ends with the window.
@@ -59,9 +58,10 @@ def write_gguf(folder: Path, path: Path, kind: str) -> None:
         add_sizes(writer, config)
         add_vocabulary(writer, folder, config)
         names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
-        sources = dict(tensors_in(folder))
-        types = {name: type_of(shape, kind) for name, (_, shape) in sources.items()}
-        for name, (_, shape) in sources.items():
+        files = tensor_files(folder)
+        shapes = {name: shape_of(file, name) for name, file in files.items()}
+        types = {name: type_of(shape, kind) for name, shape in shapes.items()}
+        for name, shape in shapes.items():
             nbytes = math.prod(quants.quant_shape_to_byte_shape(shape, types[name]))
             own = names.get_name(name, try_suffixes=(".weight", ".bias"))
             if own is None:
@@ -70,8 +70,8 @@ def write_gguf(folder: Path, path: Path, kind: str) -> None:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
-        for name, (file, _) in sources.items():
-            array = converted(name, read(file, name), config)
+        for name, file in files.items():
+            array = converted(name, read_tensor(file, name).astype(np.float32, copy=False), config)
             most = np.abs(array).max()
             if most > LARGEST:
                 raise UserError(f"{folder}: {name} has a weight of {most:g}, above float16's {LARGEST:g}.")
@@ -187,22 +187,6 @@ def add_byte_level(writer: gguf.GGUFWriter, tokenizer: Mapping[str, Any], size: 
     writer.add_token_list([pieces.get(i, UNUSED_PIECE.format(i)) for i in range(size)])
     writer.add_token_types(types)
     writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
-
-
-def tensors_in(folder: Path) -> Iterator[tuple[str, tuple[Path, list[int]]]]:
-    """Yield the name, the file and the shape of each tensor of a folder of transformers."""
-    index = folder / SHARD_INDEX
-    files = sorted(set(read_json(index)["weight_map"].values())) if index.is_file() else ["model.safetensors"]
-    for file in files:
-        with safe_open(folder / file, "numpy") as opened:
-            for name in sorted(opened.keys()):
-                yield name, (folder / file, opened.get_slice(name).get_shape())
-
-
-def read(file: Path, name: str) -> np.ndarray:
-    """Return a tensor of a safetensors file, float32."""
-    with safe_open(file, "numpy") as opened:
-        return opened.get_tensor(name).astype(np.float32, copy=False)
 
 
 def type_of(shape: list[int], kind: str) -> Type:

@@ -17,7 +17,7 @@ from tpulm.models.causal import assign
 from tpulm.models.masked_models import folder_recipe, folder_weights
 from tpulm.models.sharding import Sharded
 from tpulm.specs.training_step import ModelSpec
-from tpulm.tokenization.folder import load, special_ids
+from tpulm.tokenization.tokenizer import TextTokenizer
 
 TOP = 5  # answers to a prompt
 
@@ -51,9 +51,8 @@ class FillMask:
 
         opened  the model, where the folder has the tokenizer only
         """
-        self.tokenizer = load(folder / "tokenizer.json")
-        self.ids = special_ids(self.tokenizer, folder / "special_tokens_map.json")
-        self.mask = self.tokenizer.id_to_token(self.ids["mask"])
+        self.tokenizer = TextTokenizer.load(folder / "tokenizer.json", folder / "special_tokens_map.json")
+        self.mask = self.tokenizer.piece(self.tokenizer.special["mask"])
         self.spaces = read_json(folder / "tokenizer_config.json").get("clean_up_tokenization_spaces", False)
         self.model, self.sharded = opened or load_masked(folder, str(folder), {"mesh": [1, 1]})
 
@@ -66,11 +65,11 @@ class FillMask:
 
     def all(self, prompt: str) -> list[list[dict]]:
         """Return what a call does for each [MASK] of a prompt, each with all of them masked."""
-        ids = np.array([self.tokenizer.encode(prompt.replace("[MASK]", self.mask)).ids], np.int32)
+        ids = np.array([self.tokenizer.fast.encode(prompt.replace("[MASK]", self.mask)).ids], np.int32)
         most = self.model.backbone.max_sequence_length
         if ids.shape[1] > most:
             raise UserError(f'the prompt "{prompt}" has {ids.shape[1]} tokens; allowed: at most {most}.')
-        positions = np.argwhere(ids[0] == self.ids["mask"]).T.astype(np.int32)
+        positions = np.argwhere(ids[0] == self.tokenizer.special["mask"]).T.astype(np.int32)
         inputs = {"token_ids": ids, "padding_mask": np.ones_like(ids), "mask_positions": positions}
         found = []
         for place, logits in zip(positions[0], self.model(inputs, training=False)[0], strict=True):
@@ -82,13 +81,13 @@ class FillMask:
     def answer(self, ids: np.ndarray, position: int, token: int, score: float) -> dict:
         """Return an answer, the prompt with this token at the position of the mask in it."""
         filled = np.where(np.arange(len(ids)) == position, token, ids)
-        kept = [int(one) for one in filled if one != self.ids["pad"]]
+        kept = [int(one) for one in filled if one != self.tokenizer.special["pad"]]
         texts = {"token_str": self.text([token], special=True), "sequence": self.text(kept, special=False)}
         return {"score": score, "token": token, **texts}
 
     def text(self, ids: list[int], special: bool) -> str:
         """Return the text of tokens, with special ones or without."""
-        text = self.tokenizer.decode(ids, skip_special_tokens=not special)
+        text = self.tokenizer.fast.decode(ids, skip_special_tokens=not special)
         return without_spaces(text) if self.spaces else text
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpulm.core.errors import UserError, first_line
-from tpulm.core.files import read_json, sha256, write_json
+from tpulm.core.files import read_json, write_json
 from tpulm.core.foreign_folders import NO_CODE, check_folder
 from tpulm.specs.artifacts import TOKENIZER_FILES
 
@@ -91,15 +91,6 @@ def special_ids(tokenizer: "Tokenizer", special_tokens_map: str | Path) -> dict[
 def vocabulary_size(tokenizer: "Tokenizer") -> int:
     """Return the number of rows that an embedding needs: the highest id + 1 (some vocabularies have holes)."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
-
-
-def describe(tokenizer: "Tokenizer", path: str | Path, special_tokens_map: str | Path) -> dict:
-    """Return what a manifest says of a tokenizer: tokenizer_sha256 (of tokenizer.json), vocab_size, special_ids."""
-    return {
-        "tokenizer_sha256": sha256(path),
-        "vocab_size": vocabulary_size(tokenizer),
-        "special_ids": special_ids(tokenizer, special_tokens_map),
-    }
 
 
 def load(path: str | Path) -> "Tokenizer":

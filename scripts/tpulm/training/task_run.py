@@ -17,7 +17,7 @@ from tpulm.models.task_models import TaskModel, build_task_model
 from tpulm.records.labelled_batches import Arrays, encode
 from tpulm.specs.label_heads import masked_model, outputs_of
 from tpulm.specs.training_step import TrainingStep
-from tpulm.tokenization.folder import load, special_ids
+from tpulm.tokenization.tokenizer import TextTokenizer
 from tpulm.training.device_batches import on_devices
 from tpulm.training.jax_run import JaxRun, distributed, finished
 from tpulm.training.train_step import labelling
@@ -28,9 +28,9 @@ def encoder(folder: Path, recipe: Mapping) -> Callable[[Mapping[str, list]], Arr
 
     recipe  predict, sequence_length
     """
-    tokenizer = load(folder / "tokenizer.json")
-    pad = special_ids(tokenizer, folder / "special_tokens_map.json")["pad"]
-    return partial(encode, tokenizer, predict=recipe["predict"], length=recipe["sequence_length"], pad=pad)
+    tokenizer = TextTokenizer.load(folder / "tokenizer.json", folder / "special_tokens_map.json")
+    pad = tokenizer.special["pad"]
+    return partial(encode, tokenizer.fast, predict=recipe["predict"], length=recipe["sequence_length"], pad=pad)
 
 
 def task_step(recipe: Mapping, folder: Path, described: Mapping) -> TrainingStep:
