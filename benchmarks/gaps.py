@@ -6,7 +6,7 @@ from tpulm.config.model_sizes import STORED, checkpoint_bytes, model_size, optim
 from tpulm.config.outline import Outline, Run
 from tpulm.config.reading import read_config
 from tpulm.core.files import read_json
-from tpulm.core.live_metrics import GAP, read
+from tpulm.core.live_metrics import GAP, read_metrics
 from tpulm.planning.estimate import of_roofs
 
 PLANS = ROOT / "benchmarks/results/recipe_plans.json"
@@ -22,7 +22,7 @@ def gaps(workflow: Workflow) -> dict[str, tuple[str, dict[str, float]]]:
     found = {}
     for run in Outline(read_config([str(workflow / "config.yaml")], {})).runs.values():
         log = workflow / f"logs/{run.path}/metrics.jsonl"
-        records = [record["seconds"] for record in read(log) if "seconds" in record]
+        records = [record["seconds"] for record in read_metrics(log) if "seconds" in record]
         if not records:
             raise LookupError(f"{log} has no record of the end of a segment")
         found[run.key] = run.backend, records[-1]

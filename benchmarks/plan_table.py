@@ -117,7 +117,7 @@ def text_of(name: str, row: dict, slice_: Topology) -> tuple[str, list]:
 
 def compile_row(name: str, row: dict, texts: Path | None) -> None:
     """Write what the model needs of a row's program."""
-    from tpulm.planning.totals import read
+    from tpulm.planning.totals import total_work
 
     slice_ = topology(row["slice"])
     kept = texts / f"{name}.json.gz" if texts else None
@@ -127,7 +127,7 @@ def compile_row(name: str, row: dict, texts: Path | None) -> None:
         text, coordinates = text_of(name, row, slice_)
         if kept:
             kept.write_bytes(gzip.compress(json.dumps([text, coordinates]).encode()))
-    found = read(text, slice_, coordinates, attended=0.5 if "decoder" in row else 1.0)
+    found = total_work(text, slice_, coordinates, attended=0.5 if "decoder" in row else 1.0)
     keep(name, found)
     print(name, found)
 

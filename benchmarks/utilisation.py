@@ -28,7 +28,7 @@ from tpulm.config.reading import read_config
 from tpulm.core.accelerators import GIB, Topology, topology
 from tpulm.core.files import read_json
 from tpulm.planning.estimate import FACTORS, of_roofs, times
-from tpulm.planning.totals import read
+from tpulm.planning.totals import total_work
 
 ROWS, RECIPE = ROOT / "benchmarks/utilisation.yaml", ROOT / "recipes/tpu-plans.yaml"
 KEPT, RESULT = ROOT / "benchmarks/results/utilisation.json", ROOT / "benchmarks/results/utilisation.md"
@@ -144,7 +144,7 @@ def text_in(texts: Path | None, name: str, make: Callable[[], list]) -> list:
 
 def found_in(text: str, coordinates: list, known: dict, slice_: Topology) -> dict:
     """Return what is kept of a program."""
-    found = times(read(text, slice_, coordinates), slice_)
+    found = times(total_work(text, slice_, coordinates), slice_)
     return known | {"seconds": found["seconds"], "devices": len(coordinates)}
 
 

@@ -5,7 +5,7 @@ No other target needs files of these rules. The jobs run on the machine of Snake
 
 from tpulm.config.publications import (
     card_recipe,
-    chosen,
+    selected_publications,
     facts_of,
     publications_of,
     published_before,
@@ -15,7 +15,7 @@ from tpulm.config.publications import (
 from tpulm.workflow.publishing import inputs_of, receipts
 
 ARTIFACTS = publications_of(OUTLINE)
-PUBLISHED = chosen(OUTLINE)
+PUBLISHED = selected_publications(OUTLINE)
 # By the folder of the card; of checkpoints that open as models, too.
 CARDS = {made.card: made for made in [*ARTIFACTS.values(), *PUBLISHED.values()] if made.card}
 

@@ -19,7 +19,7 @@ from openers import Openers
 from ruamel.yaml import YAML
 from tpulm.config.evaluations import Evaluations
 from tpulm.config.outline import Outline
-from tpulm.config.reading import merge, read_yaml
+from tpulm.config.reading import merge_mappings, read_yaml
 from tpulm.core import ledger
 from tpulm.specs.artifacts import TOKENIZER_FILES
 from xdist.scheduler import LoadScopeScheduling
@@ -373,7 +373,7 @@ def reduced(workflow: Workflow, segments: dict | None = None, **sections: dict) 
     for run in (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["finetune"]["runs"]["python"]):
         del run["schedule"]  # its steps are longer than the cut-down runs
     config.get("evaluation", {}).pop("tasks", None)  # tests/test_task_training.py has its own
-    merge(config, YAML(typ="safe", pure=True).load(SMALL))
+    merge_mappings(config, YAML(typ="safe", pure=True).load(SMALL))
     for stage, run in zip(
         ("mlm", "base", "finetune"),
         (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["finetune"]["runs"]["python"]),

@@ -119,7 +119,7 @@ def attempts(workflow: Workflow) -> dict[str, tuple[str, str, int, bool]]:
     """Return what each job's record says: rule, wildcards, how many attempts, and whether the last one has ended."""
     found = {}
     for path in (workflow / ledger.FOLDER).rglob("*.jsonl"):
-        lines = ledger.read(path)
+        lines = ledger.read_record(path)
         starts = [line for line in lines if line["event"] == "start"]
         if starts:
             rule, wildcards = starts[-1]["rule"], " ".join(starts[-1]["wildcards"].values())

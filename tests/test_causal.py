@@ -18,7 +18,7 @@ from tpulm.core.files import fingerprints, write_json
 from tpulm.core.random_streams import generator
 from tpulm.records import causal_batches
 from tpulm.records.reader import Records
-from tpulm.records.shards import merge, write_shard
+from tpulm.records.shards import merge_sidecars, write_shard
 from tpulm.records.token_counts import count_tokens, loss_of_frequencies
 from tpulm.specs.causal_families import constructor
 from tpulm.specs.record_arrays import causal_arrays
@@ -83,7 +83,7 @@ def records_of(vocabulary, folder, texts, packing, length=16, responses=None):
     target = folder / "train/00000-of-00001.tfrecord"
     sidecar = write_shard(documents, layout | keys, tokenizer.special["pad"], CLOSING, target, len(texts))
     sidecar["vocabulary"] = describe(tokenizer, vocabulary)
-    write_json(folder / "manifest.json", merge({"train": [sidecar]}, layout))
+    write_json(folder / "manifest.json", merge_sidecars({"train": [sidecar]}, layout))
     return Records(folder / "manifest.json", "train")
 
 
@@ -516,7 +516,7 @@ def test_an_unsharded_variable_is_found(preset):
     whole = NamedSharding(distribution.device_mesh.backend_mesh, PartitionSpec())
     victim._value = device_put(victim.value, whole)
     with pytest.raises(UserError, match="decoder_block_0/ffw_gating/kernel"):
-        sharding.check(model.variables, distribution)
+        sharding.check_shardings(model.variables, distribution)
 
 
 def test_one_key_value_head_is_on_every_device(jax_backend, vocabulary, tmp_path):

@@ -25,9 +25,9 @@ from tpulm.corpus import sources, splits
 from tpulm.corpus.files import load_hub, read_files, read_hub
 from tpulm.corpus.parts import write_part
 from tpulm.corpus.rows import Form
-from tpulm.corpus.sources import Part, cut, parts_of, reading, source_files
-from tpulm.corpus.splits import assign, write_splits
-from tpulm.corpus.statistics import merged, rows_by_source, summed
+from tpulm.corpus.sources import Part, parts_of, parts_of_files, reading, source_files
+from tpulm.corpus.splits import assign_splits, write_splits
+from tpulm.corpus.statistics import merged, rows_by_source, sum_parts
 from tpulm.corpus.stdlib import functions, paragraphs
 from tpulm.specs.artifacts import SPLITS
 
@@ -60,9 +60,9 @@ def build_sources(folder, parts, **changes):
     with tempfile.TemporaryDirectory() as place:
         paths = [f"{place}/{number}.parquet" for number in range(len(parts))]
         records = [write_part(path, batches, recipe) for path, (_, batches) in zip(paths, parts, strict=True)]
-        codes, told = assign("corpus", recipe, paths, records)
+        codes, told = assign_splits("corpus", recipe, paths, records)
         splits, sources = write_splits(recipe, paths, codes, outputs)
-        figures, sources = summed([{"splits": splits, "sources": sources}], told["dropped"])
+        figures, sources = sum_parts([{"splits": splits, "sources": sources}], told["dropped"])
     return {split: pq.read_table(path)["text"].to_pylist() for split, path in outputs.items()}, figures, sources
 
 
@@ -324,7 +324,7 @@ def test_any_partition_of_text_files_has_the_same_documents(tmp_path_factory, te
         files.append(str(folder / f"{number}.txt"))
         Path(files[-1]).write_bytes(text.replace("b\n", "b\r\n").encode())
     expected = read(*files, unit=unit)
-    parts = list(cut("train", files, unit, size))
+    parts = list(parts_of_files("train", files, unit, size))
     found = [text for part in parts for text in read(*part.files, unit=unit, piece=part.piece)]
     assert found == expected
     assert len(parts) >= len([file for file in files if os.path.getsize(file) > size])

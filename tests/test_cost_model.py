@@ -14,7 +14,7 @@ from tpulm.planning import estimate
 from tpulm.planning.estimate import times
 from tpulm.planning.hlo import parse
 from tpulm.planning.links import Links, groups_of
-from tpulm.planning.totals import read
+from tpulm.planning.totals import total_work
 from tpulm.planning.work import flops, hbm_bytes
 
 compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not to be had here")
@@ -96,16 +96,16 @@ def test_flops_in_a_kernel_of_attention():
     )
     lines = ("%q = bf16[2,4,512,128]{3,2,1,0} parameter(0)", attention)
     product = 2 * 2 * 4 * 512 * 512 * 128
-    found = read(entry(*lines), V5E, EIGHT)
+    found = total_work(entry(*lines), V5E, EIGHT)
     assert found["flops"] == 2 * product and found["uncounted"] == []
-    assert read(entry(*lines), V5E, EIGHT, attended=0.5)["flops"] == product
+    assert total_work(entry(*lines), V5E, EIGHT, attended=0.5)["flops"] == product
     # One of ours says by its scope what it skips: a window of 100 reaches into the block before.
     ours = ', metadata={op_name="jit(step)/attention_causal_window_100/splash_mha_fwd_segmented/pallas_call"}'
-    query, flops = (2, 4, 512, 128), read(entry(lines[0], attention + ours), V5E, EIGHT)["flops"]
+    query, flops = (2, 4, 512, 128), total_work(entry(lines[0], attention + ours), V5E, EIGHT)["flops"]
     assert flops == call_cost("fwd", query, query, 2, True, 100)[0]
-    other = read(entry(*lines).replace("splash_mha_fwd_residuals", "somebody_elses"), V5E, EIGHT)
+    other = total_work(entry(*lines).replace("splash_mha_fwd_residuals", "somebody_elses"), V5E, EIGHT)
     assert other["flops"] == 0 and other["uncounted"] == ["somebody_elses.3"]
-    narrow = read(entry("%q = q7[2,128]{1,0} parameter(0)", "%r = q7[2,128]{1,0} copy(%q)"), V5E, EIGHT)
+    narrow = total_work(entry("%q = q7[2,128]{1,0} parameter(0)", "%r = q7[2,128]{1,0} copy(%q)"), V5E, EIGHT)
     assert narrow["uncounted"] == ["q", "r"]  # a type whose size nobody knows
 
 
@@ -137,13 +137,13 @@ LOOPS = (
 
 @unit
 def test_a_loop_counts_as_often_as_it_runs():
-    found = read(entry(*LOOPS, before=LOOP), V5E, EIGHT)
+    found = total_work(entry(*LOOPS, before=LOOP), V5E, EIGHT)
     assert found["bytes"] == 5 * 2 * 4 * 1024  # 0, 2, 4, 6, 8
     assert found["uncounted"] == []
     said = [line + (', backend_config={"known_trip_count":{"n":"7"}}' if "while" in line else "") for line in LOOPS]
-    assert read(entry(*said, before=LOOP), V5E, EIGHT)["bytes"] == 7 * 2 * 4 * 1024
+    assert total_work(entry(*said, before=LOOP), V5E, EIGHT)["bytes"] == 7 * 2 * 4 * 1024
     # One that ends by what it computes counts once, and is named.
-    other = read(entry(*LOOPS, before=LOOP.replace("%limit)", "%count.1)")), V5E, EIGHT)
+    other = total_work(entry(*LOOPS, before=LOOP.replace("%limit)", "%count.1)")), V5E, EIGHT)
     assert other["bytes"] == 2 * 4 * 1024 and other["uncounted"] == ["while.1"]
 
 
@@ -208,7 +208,7 @@ import jax, jax.numpy as jnp, numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tpulm.core.accelerators import topology
-from tpulm.planning.totals import read
+from tpulm.planning.totals import total_work
 
 devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices
 mesh = Mesh(np.array(devices).reshape(4, 2), ("batch", "model"))
@@ -227,7 +227,7 @@ def parts(weights, batches):
 def sent(function, weight, count, batch):
     lowered = jax.jit(function, out_shardings=[weight.sharding] * count).lower([weight] * count, batch)
     program = lowered.compile()
-    found = read(program.as_text(), topology("v5e-8"), [device.coords for device in devices])
+    found = total_work(program.as_text(), topology("v5e-8"), [device.coords for device in devices])
     return found | {"counted_once": program.cost_analysis()["flops"]}
 
 found = [
@@ -347,7 +347,7 @@ def test_of_branches_the_cheapest_counts():
         "false_computation=%short",
         before=branch.format(name="long", opcode="negate") + branch.format(name="short", opcode="bitcast"),
     )
-    assert read(text, V5E, EIGHT)["bytes"] == 0
+    assert total_work(text, V5E, EIGHT)["bytes"] == 0
 
 
 @unit

@@ -23,7 +23,7 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.records.reader import Records
 from tpulm.specs.artifacts import CHECKPOINT_FILES
-from tpulm.training.checkpoint import previous, save
+from tpulm.training.checkpoint import previous, save_checkpoint
 from tpulm.training.history import History
 
 
@@ -258,7 +258,7 @@ def test_a_loss_that_is_not_finite_is_no_checkpoint(tmp_path):
     outputs = {part: str(tmp_path / file) for part, file in CHECKPOINT_FILES.items()}
     for loss in (math.nan, math.inf):
         with pytest.raises(UserError, match=f"^the held-out loss is {loss} at step 40: "):
-            save(outputs, {"last": 40}, {}, {}, {"loss": loss}, None)
+            save_checkpoint(outputs, {"last": 40}, {}, {}, {"loss": loss}, None)
     history = History(20, 40, 8, print)
     history.add([5.0] * 10, [0.0] * 10, [1.0] * 10, [0.1] * 10)
     with pytest.raises(UserError, match=r"^the loss is nan at step 33, with learning rate 0\.3: "):

@@ -13,7 +13,7 @@ from tpulm.config.reading import complete
 from tpulm.core.errors import UserError
 from tpulm.corpus.filters import apply_filters, duplicate_ngram_characters, top_ngram_characters
 from tpulm.corpus.parts import write_part
-from tpulm.corpus.splits import assign
+from tpulm.corpus.splits import assign_splits
 
 pytestmark = pytest.mark.unit
 
@@ -134,6 +134,6 @@ def test_dropped_documents_are_counted_and_the_key_is_of_what_is_left(tmp_path):
     assert keys[0] == keys[1] and all(one != other for one, other in pairwise(keys[0]))
     recipe["filters"] = limits(gopher_quality={})
     record = write_part(path, [texts], recipe)
-    sentence = fails(assign, "corpus", recipe, [path], [record])
+    sentence = fails(assign_splits, "corpus", recipe, [path], [record])
     assert "train" in sentence and "of 12 documents, 2 empty" in sentence and "10 by" in sentence
     assert "gopher_quality_words" in sentence

@@ -188,9 +188,9 @@ def texts_of(tmp_path):
 
 def scored(lm, tmp_path, name="task.yaml", in_training=None, **recipe):
     """Return the scores and items of a task from a file."""
-    from tpulm.evaluation.harness import scores_of
+    from tpulm.evaluation.harness import harness_scores
 
-    return scores_of("own", None, answered(lm, tmp_path, name, **recipe), in_training)
+    return harness_scores("own", None, answered(lm, tmp_path, name, **recipe), in_training)
 
 
 def answered(lm, tmp_path, name="task.yaml", **recipe):

@@ -29,7 +29,7 @@ from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.training.tensorflow_trainer import evaluate
 from tpulm.training.tensorflow_model import predictions
 from tpulm.training.tensorflow_runtime import start, tf
-from tpulm.training.tensorflow_trainer import Trainer, batches
+from tpulm.training.tensorflow_trainer import Trainer, global_batches
 from tpulm.models.transformers_config import model_config
 from tpulm.records.masked_batches import training_batch
 from tpulm.records.reader import Records
@@ -45,7 +45,8 @@ for name, first, last, previous in job["parts"]:
     if job["one_type"] and last:  # the vector of the one token type stays as it is
         layer = trainer.model.roberta.embeddings
         layer._trainable_weights = [v for v in layer._trainable_weights if v is not layer.token_type_embeddings]
-    data = batches(strategy, lambda step: training_batch(records, recipe, step), recipe["batch_size"], first, last)
+    size, load = recipe["batch_size"], lambda step: training_batch(records, recipe, step)
+    data = global_batches(strategy, load, size, first, last)
     figures = [
         trainer.step(batch, tf.constant(1e-3), tf.constant(step, tf.int64)).numpy().tolist()
         for step, batch in enumerate(data, first)

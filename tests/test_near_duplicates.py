@@ -13,7 +13,7 @@ from tpulm.corpus import near_duplicates
 from tpulm.corpus.decontamination import hash_ngrams, hash_words
 from tpulm.corpus.near_duplicates import bands_and_rows, find_clusters, hash_bands
 from tpulm.corpus.parts import write_part
-from tpulm.corpus.splits import assign
+from tpulm.corpus.splits import assign_splits
 
 pytestmark = pytest.mark.unit
 
@@ -119,7 +119,7 @@ def test_pairs_are_shown(tmp_path):
     recipe = {"seed": 0, "min_characters": 0, "near_duplicates": NEAR, "max_documents": None}
     paths = [str(tmp_path / f"{number}.parquet") for number in range(3)]
     records = [write_part(path, batches, recipe) for path, (_, batches) in zip(paths, parts, strict=True)]
-    _, told = assign("corpus", recipe | {"parts": [split for split, _ in parts], "held_out": {}}, paths, records)
+    _, told = assign_splits("corpus", recipe | {"parts": [split for split, _ in parts], "held_out": {}}, paths, records)
     dropped = [(a.upper(), a), (edited(b, 1), b), (edited(c, 1), c)]
     expected = [{"dropped": text[:200], "kept": other[:200]} for text, other in dropped]
     assert told["near_duplicates"] == NEAR | {"examples": expected}

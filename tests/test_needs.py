@@ -151,10 +151,10 @@ def test_no_size_that_is_a_guess_refuses_a_run(tmp_path, monkeypatch):
     outline = Outline(config)
     found = disk.needs_of(jobs, outline, outline.runs, [])
     said = []
-    disk.check(found, jobs, str(tmp_path), said.append)
+    disk.check_space(found, jobs, str(tmp_path), said.append)
     assert len(said) == 1 and "2.8 GB" in said[0] and "1.0 GB are free" in said[0]
     with pytest.raises(UserError, match=r" 3\.8 GB .*corpus 1\.0 GB"):
-        disk.check([*found, disk.Need(1_000_000_001, "corpus 1.0 GB")], jobs, str(tmp_path), said.append)
+        disk.check_space([*found, disk.Need(1_000_000_001, "corpus 1.0 GB")], jobs, str(tmp_path), said.append)
 
 
 def test_disk_for_a_fetched_model():
@@ -169,14 +169,14 @@ def test_too_little_disk_is_refused_and_enough_is_told(tmp_path, monkeypatch):
     wanted = [disk.Need(3_000_000_000, "models 3.0 GB"), disk.Need(1_000_001_000, "two 1.0 GB"), disk.Need(0, "none")]
     said = []
     # What a job writes anew is free again.
-    disk.check(wanted, [job(str(old))], str(tmp_path), said.append)
+    disk.check_space(wanted, [job(str(old))], str(tmp_path), said.append)
     needed = "4.0 GB of disk in {}/ (models 3.0 GB; two 1.0 GB)"
     assert needed.format(tmp_path) in said[0]
     with pytest.raises(UserError, match=rf"{re.escape(needed.format(tmp_path))}, but 4\.0 GB are free"):
-        disk.check(wanted, [], str(tmp_path), said.append)
-    disk.check(wanted, [], "gs://bucket/results", said.append)
+        disk.check_space(wanted, [], str(tmp_path), said.append)
+    disk.check_space(wanted, [], "gs://bucket/results", said.append)
     assert needed.format("gs://bucket/results") in said[1] and "free" not in said[1]
-    disk.check([disk.Need(0, "none")], [], str(tmp_path), said.append)
+    disk.check_space([disk.Need(0, "none")], [], str(tmp_path), said.append)
     assert len(said) == 2
 
 

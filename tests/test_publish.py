@@ -25,7 +25,7 @@ from tpulm.core import bucket, job_record, ledger
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.release import publishing
-from tpulm.release.publishing import contents
+from tpulm.release.publishing import published_files
 from tpulm.report import cards
 from tpulm.report.tables import held_out
 from tpulm.specs.artifacts import CARD, TOKENIZER_FILES
@@ -65,7 +65,7 @@ def artifact(tmp_path):
 def published(artifact, said=None, before=None, **changes):
     """Publish a folder after the receipt `before`; return the receipt."""
     recipe, say = RECIPE | changes, (said if said is not None else []).append
-    return publishing.publish_to_hub(recipe, contents([""], [artifact]), before or {}, say)
+    return publishing.publish_to_hub(recipe, published_files([""], [artifact]), before or {}, say)
 
 
 def held(artifact):
@@ -160,7 +160,7 @@ def test_branches_and_checkpoints_beside_each_other(server, artifact, tmp_path):
     checkpoint = tmp_path / "weights.safetensors"
     for step in (10, 20):
         checkpoint.write_bytes(b"%d" % step)
-        found = contents([f"checkpoints/{step:08d}/weights.safetensors"], [checkpoint])
+        found = published_files([f"checkpoints/{step:08d}/weights.safetensors"], [checkpoint])
         publishing.publish_to_hub(RECIPE | {"branch": "checkpoints"}, found, {}, print)
     found = server.repositories[KEY]
     own = {f"checkpoints/000000{step}/weights.safetensors": b"%d" % step for step in (10, 20)}
@@ -192,7 +192,7 @@ def test_a_folder_of_a_bucket(storage, artifact):
     folder, said = f"gs://{loopback_bucket.BUCKET}/models/mlm-tiny", []
 
     def publish(before):
-        return publishing.publish_to_bucket(folder, contents([""], [artifact]), before, said.append)
+        return publishing.publish_to_bucket(folder, published_files([""], [artifact]), before, said.append)
 
     def objects():
         found = storage.objects("models/mlm-tiny/")

@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT, write_record
 from gcp_storage_emulator.server import create_server
 from tpulm.config.outline import Outline
-from tpulm.config.publications import chosen
+from tpulm.config.publications import selected_publications
 from tpulm.config.reading import read_config
 from tpulm.core import job_record, ledger
 from tpulm.core.errors import UserError
@@ -19,7 +19,7 @@ from tpulm.core.files import sha256
 from tpulm.core.ledger import jobs_of, makers
 from tpulm.core.live_metrics import LiveMetrics
 from tpulm.release.archive import source_files, version_of
-from tpulm.release.integrity import check, read_otherwise
+from tpulm.release.integrity import check_artifacts, read_otherwise
 from tpulm.release.publishing import last_receipt
 from tpulm.workflow.upgrade import take_over
 
@@ -121,7 +121,7 @@ def test_an_attempt_that_was_killed_is_told_of_and_one_that_cannot_be_recorded_f
     whole = record.read_text()
     record.write_text(whole[:-20])  # as a crash leaves it
     attempt(tmp_path, "well")
-    assert [line["event"] for line in ledger.read(record)] == ["start", "start", "note", "start", "note", "end"]
+    assert [line["event"] for line in ledger.read_record(record)] == ["start", "start", "note", "start", "note", "end"]
     full = attempt(tmp_path, "full")
     assert full.returncode and "No space left on device" in full.stderr
 
@@ -144,7 +144,7 @@ def test_a_changed_file_is_refused_however_large_it_is(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=said):
         ledger.refuse_changed(["results/model"], jobs_of(tmp_path))
     jobs = jobs_of(tmp_path)
-    assert [set(found) for _, found in check(jobs, makers(jobs), Path("results"))] == [{"results/model"}]
+    assert [set(found) for _, found in check_artifacts(jobs, makers(jobs), Path("results"))] == [{"results/model"}]
 
 
 def test_a_file_that_was_another_when_it_was_read_is_named(tmp_path, monkeypatch):
@@ -191,11 +191,11 @@ def test_what_an_interruption_repeats_is_noted(tmp_path, monkeypatch):
     ledger.append(record, starts[0])
     kept = live.path.read_text()
     LiveMetrics(str(log), 10)  # the job was done before: another config trains it again
-    assert len(ledger.read(record)) == 1
+    assert len(ledger.read_record(record)) == 1
     live.path.write_text(kept)
     ledger.append(record, starts[1])
     LiveMetrics(str(log), 10)
-    assert ledger.read(record)[2:] == [{"event": "note", "repeated_steps": 5}]
+    assert ledger.read_record(record)[2:] == [{"event": "note", "repeated_steps": 5}]
 
 
 def test_no_secret_is_in_a_record_however_it_is_spelled(tmp_path, monkeypatch):
@@ -205,7 +205,10 @@ def test_no_secret_is_in_a_record_however_it_is_spelled(tmp_path, monkeypatch):
     recipe = {"files": [f"https://{secret}@host/a.txt"], f"by {secret}": ROOT}
     ledger.append(path, {"event": "start", "time": 1.5, "recipe": recipe})
     recipe = {"files": ["https://[secret]@host/a.txt"], "by [secret]": str(ROOT)}
-    assert ledger.read(path) == [{"event": "start", "time": 1.5, "recipe": recipe}] and "canary" not in path.read_text()
+    assert (
+        ledger.read_record(path) == [{"event": "start", "time": 1.5, "recipe": recipe}]
+        and "canary" not in path.read_text()
+    )
 
 
 def test_the_source_is_told_by_commit_and_difference(tmp_path):
@@ -231,9 +234,9 @@ def test_the_source_is_told_by_commit_and_difference(tmp_path):
 
 def test_the_archive_is_published_where_it_is_named():
     config = read_config([ROOT / "config.yaml"], {"publish": {"hub": "me/models"}})
-    assert "archive" not in chosen(Outline(config))
+    assert "archive" not in selected_publications(Outline(config))
     section = {"publish": {"hub": "me/models", "artifacts": ["archive"]}}
-    (archive,) = chosen(Outline(read_config([ROOT / "config.yaml"], section))).values()
+    (archive,) = selected_publications(Outline(read_config([ROOT / "config.yaml"], section))).values()
     assert archive.files == {f"models-1.zip{end}": f"archive/models-1.zip{end}" for end in ("", ".sha256")}
     assert archive.type == "dataset" and archive.card == ""
 

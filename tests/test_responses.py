@@ -9,7 +9,7 @@ from test_corpus import fails
 from tpulm.core.files import write_json
 from tpulm.records.causal_batches import held_out_batches, predicted, training_batch
 from tpulm.records.reader import Records
-from tpulm.records.shards import Layout, merge, pack, write_shard
+from tpulm.records.shards import Layout, merge_sidecars, pack, write_shard
 from tpulm.records.tfrecord import decode, scan
 from tpulm.specs.record_arrays import LOSS_MASK, causal_arrays
 from tpulm.tokenization.sentencepiece_bpe import train_vocabulary
@@ -108,7 +108,7 @@ def shard(tokenizer, folder, packing, length, texts=None, spans=None):
     path = folder / "train/00000-of-00001.tfrecord"
     sidecar = write_shard(encoded, layout | keys, 0, CLOSING, path, len(texts))
     sidecar["vocabulary"] = {"vocab_size": tokenizer.size, "special_ids": tokenizer.special}
-    manifest = merge({"train": [sidecar]}, layout)
+    manifest = merge_sidecars({"train": [sidecar]}, layout)
     write_json(folder / "manifest.json", manifest)
     return manifest
 

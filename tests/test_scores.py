@@ -27,10 +27,10 @@ from tpulm.evaluation.rows import (
     batched,
     causal_rows,
     costs_of,
-    encode,
+    encode_passages,
     fitting,
     masked_rows,
-    summed,
+    sum_by_text,
 )
 from tpulm.evaluation.text_scores import Material
 from tpulm.specs.scores import read_scores
@@ -163,7 +163,7 @@ def test_of_instruction_data_the_responses_are_scored(tmp_path):
     characters = Tokenizer(models.BPE({chr(code): code for code in range(128)}, []))
     characters.post_processor = processors.TemplateProcessing(single="\0 $A \0", special_tokens=[("\0", 0)])
     tokenizer = TextTokenizer(characters)
-    encoded = encode(tokenizer, [*cut, Passage.of("plain")])
+    encoded = encode_passages(tokenizer, [*cut, Passage.of("plain")])
     for length in (4, 99):
         said = ["" for _ in encoded]
         for row in causal_rows(encoded, tokenizer, length):
@@ -294,7 +294,7 @@ def by_hand(ids, words, mask):
 
 def test_a_masked_model_reads_a_row_for_each_token(tokenizer):
     texts = ["return the functions", "of unfunctional objects"]
-    encoded = encode(tokenizer, list(map(Passage.of, texts)))
+    encoded = encode_passages(tokenizer, list(map(Passage.of, texts)))
     assert any(len(set(one.words)) < len(one.ids) for one in encoded)  # words of several tokens
     rows = list(masked_rows(encoded, tokenizer, 64))
     own, mask = itertools.groupby(rows, key=lambda row: row.text), tokenizer.special["mask"]
@@ -307,7 +307,7 @@ def test_a_masked_model_reads_a_row_for_each_token(tokenizer):
 
 
 def test_a_long_text_is_read_in_pieces(tokenizer):
-    encoded = encode(tokenizer, [Passage.of("return the functions of unfunctional objects")])
+    encoded = encode_passages(tokenizer, [Passage.of("return the functions of unfunctional objects")])
     rows = list(masked_rows(encoded, tokenizer, 6))
     labels = [int(row.arrays["labels"][0]) for row in rows]
     assert labels == encoded[0].ids and {len(row.arrays["input_ids"]) for row in rows[:-4]} == {6}
@@ -331,7 +331,7 @@ def test_a_causal_model_predicts_each_token_once(tokens):
 
 def test_batches_have_few_shapes_and_lose_nothing(tokenizer):
     texts = prose(30, words=5) + prose(5, words=40)
-    encoded = encode(tokenizer, list(map(Passage.of, texts)))
+    encoded = encode_passages(tokenizer, list(map(Passage.of, texts)))
     batches = list(batched(masked_rows(encoded, tokenizer, 128), 512, 128, replicas=3))
     shapes = {batch.arrays["input_ids"].shape for batch in batches}
     assert {width for _, width in shapes} <= {32, 64, 128} and all(rows % 3 == 0 for rows, _ in shapes)
@@ -339,7 +339,7 @@ def test_batches_have_few_shapes_and_lose_nothing(tokenizer):
     for batch in batches:
         assert batch.arrays["attention_mask"][batch.texts < 0].sum() == 0
         assert batch.arrays["weights"][batch.texts < 0].sum() == 0
-    counted = summed(((batch, batch.arrays["weights"][:, 0]) for batch in batches), len(texts))
+    counted = sum_by_text(((batch, batch.arrays["weights"][:, 0]) for batch in batches), len(texts))
     assert counted.tolist() == [len(one.ids) for one in encoded]
 
 
@@ -355,7 +355,7 @@ def test_no_row_is_longer_than_the_model_reads(tmp_path):
 
 def test_characters_that_a_tokenizer_does_not_know_cost_their_bytes(tokenizer):
     texts = ["the value", "the ☃☃ value"]
-    encoded = encode(tokenizer, list(map(Passage.of, texts)))
+    encoded = encode_passages(tokenizer, list(map(Passage.of, texts)))
     assert encoded[0].unknown == 0 and encoded[1].unknown >= 6
     costs = costs_of(texts, encoded, np.array([1.0, 2.0]))
     assert costs["the value"] == 1 and costs[texts[1]] == pytest.approx(2 + encoded[1].unknown * math.log(256))

@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 folder, engine, texts, length = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
 from tpulm.evaluation.material import Passage
-from tpulm.evaluation.rows import encode, masked_rows
+from tpulm.evaluation.rows import encode_passages, masked_rows
 from tpulm.tokenization.tokenizer import TextTokenizer
 if engine == "jax":
     from tpulm.training import runtime
@@ -53,7 +53,7 @@ else:
     def scored(rows, texts): return score(model, rows, texts, 128, length)
     def logits(ids, place): return model(ids).logits.numpy()[0, place]
 vocabulary = TextTokenizer.load(folder / "tokenizer.json", folder / "special_tokens_map.json")
-encoded = encode(vocabulary, [Passage.of(text) for text in texts])
+encoded = encode_passages(vocabulary, [Passage.of(text) for text in texts])
 found = scored(masked_rows(encoded, vocabulary, length), len(texts))
 by_hand = np.zeros(len(texts))
 room = length - 2

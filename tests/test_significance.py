@@ -9,7 +9,7 @@ from tpulm.config.outline import Outline
 from tpulm.config.reading import complete, read_yaml
 from tpulm.config.report import comparisons
 from tpulm.core.errors import UserError
-from tpulm.evaluation.significance import COLUMNS, Trained, compared, holm, over_seeds, permuted
+from tpulm.evaluation.significance import COLUMNS, Trained, compare_scores, holm, over_seeds, permuted
 from tpulm.report.tables import table_of_tests
 from tpulm.specs.scores import Score
 
@@ -43,22 +43,22 @@ def test_many_items_are_drawn_by_a_seed():
 def test_a_difference_is_found_where_there_is_one():
     draw = np.random.default_rng(1)
     weak, strong = (draw.random(300) < 0.55).astype(float), (draw.random(300) < 0.75).astype(float)
-    (row,) = compared(model("a", weak), model("b", strong))
+    (row,) = compare_scores(model("a", weak), model("b", strong))
     assert row["verdict"] == "better" and "with one seed" in row["because"]
     assert row["low"] < row["difference"] < row["high"] and row["low"] > 0 and list(sorted(row)) == sorted(COLUMNS)
-    (row,) = compared(model("a", weak, higher=False), model("b", strong, higher=False))
+    (row,) = compare_scores(model("a", weak, higher=False), model("b", strong, higher=False))
     assert row["verdict"] == "worse"
-    (row,) = compared(model("a", weak), model("b", np.roll(weak, 1)))
+    (row,) = compare_scores(model("a", weak), model("b", np.roll(weak, 1)))
     assert row["verdict"] == "cannot tell"
-    (row,) = compared(model("a", weak[:4]), model("b", weak[:4] + 1))
+    (row,) = compare_scores(model("a", weak[:4]), model("b", weak[:4] + 1))
     assert row["verdict"] == "cannot tell" and row["p"] == pytest.approx(2 / 2**4)
 
 
 def test_seeds_that_scatter_more_than_models_differ_cannot_tell():
     items = np.random.default_rng(2).random(200)
-    close = compared(model("a", items, items + 0.5), model("b", items + 0.1, items + 0.6))
+    close = compare_scores(model("a", items, items + 0.5), model("b", items + 0.1, items + 0.6))
     assert close[0]["p_items"] < 0.001 and close[0]["p_seeds"] > 0.5 and close[0]["verdict"] == "cannot tell"
-    apart = compared(model("a", items, items + 0.01), model("b", items + 0.5, items + 0.51))
+    apart = compare_scores(model("a", items, items + 0.01), model("b", items + 0.5, items + 0.51))
     assert apart[0]["verdict"] == "better" and apart[0]["because"] == "" and apart[0]["seeds_first"] == 2
     assert over_seeds([1.0], [2.0, 3.0]) is None and over_seeds([1.0, 1.0], [2.0, 2.0]) is None
 
@@ -66,9 +66,9 @@ def test_seeds_that_scatter_more_than_models_differ_cannot_tell():
 def test_models_without_common_items_or_scores():
     score = Score("text", "perplexity", "x", 3.0, None, None, False, 9)
     bare = Trained("a", [{score.name: score}], [{}])
-    (row,) = compared(bare, bare)
+    (row,) = compare_scores(bare, bare)
     assert row["verdict"] == "cannot tell"
-    assert compared(bare, model("b", [1.0])) == []
+    assert compare_scores(bare, model("b", [1.0])) == []
 
 
 def seeded(name, *runs, items=None):
@@ -80,23 +80,25 @@ def seeded(name, *runs, items=None):
 
 def test_seeds_tell_where_there_are_no_items():
     weak, strong = [0.50, 0.51, 0.49, 0.50, 0.52], [0.70, 0.69, 0.71, 0.70, 0.72]
-    (row,) = compared(seeded("a", weak), seeded("b", strong))
+    (row,) = compare_scores(seeded("a", weak), seeded("b", strong))
     assert row["verdict"] == "better" and row["p"] == row["p_seeds"] == pytest.approx(over_seeds(weak, strong))
     assert (row["seeds_first"], row["seeds_second"], row["p_items"], row["low"]) == (5, 5, None, None)
     assert "says nothing of training them again" in row["because"]
     assert f"b is better ({row['because']})" in table_of_tests([row])
     # Of models that were trained several times, the runs are the sample, not the seeds within each.
-    (row,) = compared(*[seeded(name, *([one] * 2 for one in values)) for name, values in (("a", weak), ("b", strong))])
+    (row,) = compare_scores(
+        *[seeded(name, *([one] * 2 for one in values)) for name, values in (("a", weak), ("b", strong))]
+    )
     assert (row["seeds_first"], row["verdict"]) == (5, "better") and "training them again" not in row["because"]
     # Of items that are not the same, seeds say nothing.
-    (row,) = compared(seeded("a", weak, items={"x": 0.5}), seeded("b", strong, items={"y": 0.7}))
+    (row,) = compare_scores(seeded("a", weak, items={"x": 0.5}), seeded("b", strong, items={"y": 0.7}))
     assert row["p"] is None and row["verdict"] == "cannot tell"
 
 
 def test_a_difference_is_that_of_the_items_that_both_have():
     first, second = (Trained(name, one.scores, one.items) for name, one in
                      (("a", model("a", [0.5, 0.6] * 10 + [9.0])), ("b", model("b", [0.75, 0.85] * 10))))  # fmt: skip
-    (row,) = compared(first, second)
+    (row,) = compare_scores(first, second)
     assert (row["value_first"], row["value_second"], row["items"]) == (pytest.approx(0.55), pytest.approx(0.8), 20)
     assert row["difference"] == pytest.approx(0.25) and row["low"] <= row["difference"] <= row["high"]
 

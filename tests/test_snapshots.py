@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tpulm.core.live_metrics import LiveMetrics, read
+from tpulm.core.live_metrics import LiveMetrics, read_metrics
 from tpulm.core.processes import Stopped
 from tpulm.release.untracked import snapshot_of_use
 from tpulm.training.callbacks import StepCallbacks
@@ -248,7 +248,7 @@ def test_live_metrics_go_on_where_a_run_does(tmp_path):
     history.evaluated({"loss": 5.5, "accuracy": 0.25, "perplexity": 244.7, "predictions": 9}, keep=True)
     with open(history.live.path, "a") as file:
         file.write('{"step": 9, "los')  # cut short
-    records = list(read(history.live.path))
+    records = list(read_metrics(history.live.path))
     assert [record["step"] for record in records] == [1, 3, 3]
     assert records[1] | {"tokens_per_second": 0, "seconds_left": 0, "mfu": 0} == {
         "step": 3, "last_step": 20, "loss": 5.0, "accuracy": 0.25, "learning_rate": 0.1, "gradient_norm": 2.0,
@@ -256,5 +256,5 @@ def test_live_metrics_go_on_where_a_run_does(tmp_path):
     }  # fmt: skip
     assert records[0]["seconds_left"] is None and records[1]["seconds_left"] is not None  # without the compilation
     assert records[1]["mfu"] is not None and records[2]["held_out"]["loss"] == 5.5
-    assert [record["step"] for record in read(LiveMetrics(log, 2).path)] == [1]  # later steps are trained again
+    assert [record["step"] for record in read_metrics(LiveMetrics(log, 2).path)] == [1]  # later steps are trained again
     assert history.live.path.read_text().endswith("}\n")

@@ -9,7 +9,7 @@ from tpulm.config.outline import Outline
 from tpulm.config.reading import complete, read_yaml
 from tpulm.config.sweeps import groups_of, in_a_name
 from tpulm.core.errors import UserError
-from tpulm.report.tables import compared, markdown
+from tpulm.report.tables import comparison_rows, markdown
 from tpulm.specs.scores import token_scores
 
 pytestmark = pytest.mark.unit
@@ -106,8 +106,8 @@ def test_runs_that_differ_by_their_seed_are_a_row_with_mean_and_spread():
         splits = (token_scores(text, split, "all", figures, {}) for split in ("validation", "test"))
         return {"scores": [asdict(score) for scores in splits for score in scores]}
 
-    rows = compared(groups, [*map(metrics, range(7)), metrics(3.0, "finetune-text")])
+    rows = comparison_rows(groups, [*map(metrics, range(7)), metrics(3.0, "finetune-text")])
     assert [(row["validation_loss"], row["validation_loss_std"]) for row in rows] == [(0, ""), (2, 1), (5, 1), (3, "")]
     (row,) = (line for line in markdown(rows).splitlines() if "tiny-learning_rate-1e-4" in line)
     assert "batch_size=16 learning_rate=0.0001" in row and "2.0000 +- 1.0000" in row
-    assert markdown(compared([], [])) == ""
+    assert markdown(comparison_rows([], [])) == ""

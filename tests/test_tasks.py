@@ -16,8 +16,8 @@ from tpulm.core.errors import UserError
 from tpulm.corpus.examples import Fields, hold_out, key_of, labels_of, module_examples, read_split, write_split
 from tpulm.corpus.files import read_files
 from tpulm.corpus.parts import clean
-from tpulm.evaluation.task_scores import BASELINES, interval, measured, metrics_of, scores_of
-from tpulm.records.labelled_batches import encode, evaluation_batches, training_batch
+from tpulm.evaluation.task_scores import BASELINES, interval, measured, metrics_of, scores_of_task
+from tpulm.records.labelled_batches import encode_examples, evaluation_batches, training_batch
 
 pytestmark = pytest.mark.unit
 WHERE = "evaluation.tasks.x"
@@ -242,17 +242,17 @@ def tokenizer():
 
 def test_texts_become_tokens_of_one_length(tokenizer):
     columns = {"text": ["a b", "a b c a b c"], "text_pair": ["c", "b"], "label": [1, 0]}
-    arrays = encode(tokenizer, columns, "class", 8, 3)
+    arrays = encode_examples(tokenizer, columns, "class", 8, 3)
     assert arrays["input_ids"].tolist() == [[0, 4, 5, 1, 6, 1, 3, 3], [0, 4, 5, 6, 4, 1, 5, 1]]
     assert arrays["attention_mask"].sum(1).tolist() == [6, 8]
     assert arrays["labels"].tolist() == [1, 0] and arrays["labels"].dtype == np.int32
-    numbers = encode(tokenizer, {"text": ["a"], "label": [0.5]}, "number", 8, 3)
+    numbers = encode_examples(tokenizer, {"text": ["a"], "label": [0.5]}, "number", 8, 3)
     assert numbers["labels"].dtype == np.float32 and numbers["weights"].tolist() == [1.0]
 
 
 def test_batches_are_functions_of_the_step(tokenizer):
     columns = {"text": ["a"] * 70, "label": list(range(70))}
-    arrays = encode(tokenizer, columns, "class", 8, 3)
+    arrays = encode_examples(tokenizer, columns, "class", 8, 3)
     recipe = {"batch_size": 35, "seed": 3}
     seen = [training_batch(arrays, recipe, step)["labels"].tolist() for step in range(4)]
     assert sorted(seen[0] + seen[1]) == sorted(seen[2] + seen[3]) == list(range(70)) and seen[0] != seen[2]
@@ -317,30 +317,30 @@ def test_the_rate_is_selected_by_its_mean_over_seeds_on_validation():
     chains = measured(predictions, ["accuracy"], 2)
     selected = chains[chains["selected"]][["weights", "rate"]].drop_duplicates()
     assert list(map(tuple, selected.to_numpy())) == [("pretrained", 0.1), ("random", 0.2)]
-    ((score, values),), _ = scores_of("one", RECIPE, predictions, MAJORITY, 2)
+    ((score, values),), _ = scores_of_task("one", RECIPE, predictions, MAJORITY, 2)
     assert (score.value, score.seeds, score.items, score.chance) == (0.6, [0.5, 0.7], 10, 0.5)
     assert score.baselines == {"most frequent label": 0.5, "same model from random weights": 0.35}
     assert score.low is score.high is None and score.higher_is_better and score.group == "task"
     assert list(values.values()) == [1, 1, 1, 1, 1, 0.5, 0.5, 0, 0, 0] and list(values) == list(MAJORITY["item"])
     also = RECIPE | {"selected_on_test": True}
     assert (
-        scores_of("one", also, predictions, MAJORITY, 2)[0][0][0].on
+        scores_of_task("one", also, predictions, MAJORITY, 2)[0][0][0].on
         == "is it one (development set, which also selects)"
     )
 
 
 def test_examples_in_the_training_text_are_counted():
     seen = {"000000", "000005", "000009", "000099"}
-    ((score, _),), _ = scores_of("one", RECIPE, predictions_of(CHAINS, LABELS), MAJORITY, 2, seen)
+    ((score, _),), _ = scores_of_task("one", RECIPE, predictions_of(CHAINS, LABELS), MAJORITY, 2, seen)
     assert (score.value, score.items, score.in_training_text) == (0.6, 10, 3)
-    ((unknown, _),), _ = scores_of("one", RECIPE, predictions_of(CHAINS, LABELS), MAJORITY, 2)
+    ((unknown, _),), _ = scores_of_task("one", RECIPE, predictions_of(CHAINS, LABELS), MAJORITY, 2)
     assert unknown.in_training_text is None
 
 
 def test_a_metric_that_is_no_mean_has_no_items():
     recipe = RECIPE | {"metrics": ["matthews"]}
     none = pd.DataFrame({"baseline": [], "item": [], "label": [], "prediction": []})
-    ((score, values),), chains = scores_of("one", recipe, predictions_of(CHAINS[:2], LABELS), none, 2)
+    ((score, values),), chains = scores_of_task("one", recipe, predictions_of(CHAINS[:2], LABELS), none, 2)
     assert (score.metric, score.chance, score.baselines) == ("matthews", 0.0, {})
     assert values == {} and len(chains) == 2
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
 from tpulm.records import reader, tfrecord
-from tpulm.records.shards import merge, plan_ranges, range_of, write_shard
+from tpulm.records.shards import merge_sidecars, plan_ranges, range_of, write_shard
 from tpulm.records.tfrecord import decode
 from tpulm.specs.shards import files_of_shard
 from tpulm.tokenization.encoding import tokenize
@@ -50,7 +50,7 @@ def written(tmp_path, texts, tokenizer):
         sidecars.append(sidecar | {"vocabulary": {"vocab_size": 300}})
         streams.append([i for text in documents for i in tokenizer.encode(text).ids])
     manifest = tmp_path / "manifest.json"
-    write_json(manifest, merge({"train": sidecars}, LAYOUT))
+    write_json(manifest, merge_sidecars({"train": sidecars}, LAYOUT))
     return manifest, streams
 
 
@@ -165,7 +165,7 @@ def test_bytes_are_those_of_tensorflow(written, tmp_path):
         }
         example = tf.train.Example(features=tf.train.Features(feature=features))
         values = np.array([ids], np.int32)
-        [encoded] = tfrecord.encode({"input_ids": values, "attention_mask": np.ones_like(values)})
+        [encoded] = tfrecord.serialise({"input_ids": values, "attention_mask": np.ones_like(values)})
         assert encoded == example.SerializeToString(deterministic=True)
         assert decode(encoded).tolist() == ids
     written_by_tensorflow = tmp_path / "reference.tfrecord"

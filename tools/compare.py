@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from tpulm.core import bucket  # noqa: E402
 from tpulm.core.errors import UserError  # noqa: E402
 from tpulm.core.files import read_json  # noqa: E402
-from tpulm.report.tables import aligned, compared, in_words, markdown  # noqa: E402
+from tpulm.report.tables import aligned, comparison_rows, markdown, score_in_words  # noqa: E402
 from tpulm.specs.recipes import STAGES, differing  # noqa: E402
 from tpulm.specs.scores import read_scores  # noqa: E402
 
@@ -58,7 +58,7 @@ def scores_of(folder: Path, model: str) -> Iterator[tuple[str, list[str]]]:
     for path in sorted(folder.glob(f"evaluation/**/{model}/scores.json")):
         for score in read_scores(path)[1]:
             if score.leads and score.step is None:
-                name, value = in_words(score)
+                name, value = score_in_words(score)
                 yield texts.get((score.set, score.split), ""), [name, str(folder / model), value, str(score.items)]
 
 
@@ -95,7 +95,7 @@ def tables(names: list[str]) -> Iterator[str]:
         settings = dict(zip(of_trained, differing(list(of_trained.values())), strict=True))
         groups += [{"stage": stage, "name": str(run), "runs": 1, "settings": settings.get(run, {})} for run in recipes]
     every = [one for own in runs.values() for one in own]
-    yield markdown(compared(groups, [metrics[run] for _, run in every]))
+    yield markdown(comparison_rows(groups, [metrics[run] for _, run in every]))
     scores = [score for folder, run in every for score in scores_of(folder, str(run.relative_to(folder)))]
     if scores:
         yield from table_of_scores(scores)

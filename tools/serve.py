@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 try:
-    from tpulm.config.finished_models import chosen, folders_of, models, place_of
+    from tpulm.config.finished_models import choose_model, folders_of, models, place_of
     from tpulm.core.errors import UserError
     from tpulm.core.experiments import add_directory, enter
     from tpulm.core.files import read_json
@@ -93,7 +93,7 @@ def served(asked: argparse.Namespace) -> tuple[Served, bool]:
     # The folder below results/transformers is one of the run, too.
     run = re.sub(r"(^|/)transformers/((base|finetune)/[^/]+/?)$", r"\1\2", asked.run)
     results, run, config = place_of(run, asked.configfile, asked.results)
-    stage, name = chosen(run, models(results), results)
+    stage, name = choose_model(run, models(results), results)
     if stage == "mlm":
         raise UserError(f"{stage}/{name} is a masked model; allowed: a base model or a finetuned one.")
     folders = folders_of(stage, name, results, config)

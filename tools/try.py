@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 try:
-    from tpulm.config.finished_models import chosen, folders_of, models, place_of, sampling_in
+    from tpulm.config.finished_models import choose_model, folders_of, models, place_of, sampling_in
     from tpulm.core.errors import UserError
     from tpulm.core.experiments import add_directory, enter
     from tpulm.core.files import read_json
@@ -104,7 +104,7 @@ def causal(folder: Path, adapter: Path | None, sampling: dict) -> Ask:
 def opened(asked: argparse.Namespace) -> Ask:
     """Return what answers the prompts of the model that was asked for. Raises UserError."""
     results, run, config = place_of(asked.run, asked.configfile, asked.results)
-    stage, name = chosen(run, models(results), results)
+    stage, name = choose_model(run, models(results), results)
     folders = folders_of(stage, name, results, config)
     if stage == "mlm":
         return masked(folders.model, asked.prompt or [])

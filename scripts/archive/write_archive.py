@@ -3,7 +3,7 @@
 input           what the workflow makes; the archive has everything that this followed from
 output.archive  NAME-VERSION.zip
 output.sum      NAME-VERSION.zip.sha256: its SHA-256, as sha256sum writes and reads it
-params.recipe   see tpulm.release.archive.contents; root: the folder of the workflow's source
+params.recipe   see tpulm.release.archive.archive_files; root: the folder of the workflow's source
 """
 
 from pathlib import Path
@@ -15,9 +15,9 @@ recipe = snakemake.params.recipe
 artifacts = sorted({*snakemake.input} - {*snakemake.input.code})
 
 with job(snakemake.log[0], "archive") as say:
-    from tpulm.release.archive import contents, write_zip
+    from tpulm.release.archive import archive_files, write_zip
 
-    files, manifest = contents(recipe, artifacts, Path(recipe["root"]))
+    files, manifest = archive_files(recipe, artifacts, Path(recipe["root"]))
     archive = Path(snakemake.output.archive)
     with atomic_write(archive) as partial:
         write_zip(partial, files, manifest)

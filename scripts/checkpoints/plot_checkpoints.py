@@ -8,7 +8,7 @@ params.recipe   tokens_per_step
 from collections import defaultdict
 
 from tpulm.core.job import job
-from tpulm.report.charts import by_tokens, save
+from tpulm.report.charts import by_tokens, save_svg
 from tpulm.specs.scores import read_scores
 
 with job(snakemake.log[0], snakemake.wildcards.chain):
@@ -20,4 +20,4 @@ with job(snakemake.log[0], snakemake.wildcards.chain):
             panels[title].append((score.on, score, score.step * snakemake.params.recipe["tokens_per_step"]))
     size = {"width": 620, "height": 200}
     drawn = [{"title": title, **size, **by_tokens(scores)} for title, scores in panels.items()]
-    save({"vconcat": drawn, "resolve": {"scale": {"color": "independent"}}}, snakemake.output[0])
+    save_svg({"vconcat": drawn, "resolve": {"scale": {"color": "independent"}}}, snakemake.output[0])

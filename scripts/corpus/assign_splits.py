@@ -17,7 +17,7 @@ params.recipe.near_duplicates  threshold of the similarity at which one of two d
 import numpy as np
 from tpulm.core.files import atomic_write, read_json, write_json
 from tpulm.core.job import job
-from tpulm.corpus.splits import assign
+from tpulm.corpus.splits import assign_splits
 from tpulm.corpus.statistics import merged
 
 recipe = snakemake.params.recipe
@@ -25,7 +25,7 @@ recipe = snakemake.params.recipe
 with job(snakemake.log[0], snakemake.wildcards.collection):
     records = list(map(read_json, snakemake.input.records))
     source = merged(recipe, records)
-    splits, dropped = assign(recipe["key"], recipe, snakemake.input.parts, records)
+    splits, dropped = assign_splits(recipe["key"], recipe, snakemake.input.parts, records)
     with atomic_write(snakemake.output.splits) as partial, open(partial, "wb") as file:
         np.save(file, splits)
     documents = [record["documents"] for record in records]

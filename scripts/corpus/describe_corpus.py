@@ -13,7 +13,7 @@ from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.corpus.decontamination import count_contaminated
 from tpulm.corpus.documents import refuse_empty
-from tpulm.corpus.statistics import in_words_of, summed, with_splits
+from tpulm.corpus.statistics import in_words_of, sum_parts, with_splits
 
 recipe, inputs = snakemake.params.recipe, snakemake.input
 
@@ -23,7 +23,7 @@ with job(snakemake.log[0], snakemake.wildcards.collection) as say:
     del record["documents"]
     if inputs.contamination:
         record["decontaminate"] = count_contaminated(list(map(read_json, inputs.contamination)), dropped)
-    splits, sources = summed(list(map(read_json, inputs.figures)), dropped)
+    splits, sources = sum_parts(list(map(read_json, inputs.figures)), dropped)
     for split, figures in splits.items():
         refuse_empty(recipe["key"], split, figures["documents"], dropped)
         say(in_words_of(split, figures, dropped[split]))

@@ -21,13 +21,13 @@ folder = Path(snakemake.input.model[0]).parent
 
 with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
     from tpulm.evaluation.item_means import write_scored
-    from tpulm.evaluation.rows import costs_of, encode, fitting, masked_rows
+    from tpulm.evaluation.rows import costs_of, encode_passages, fitting, masked_rows
     from tpulm.evaluation.text_scores import Material
     from tpulm.tokenization.tokenizer import TextTokenizer
 
     tokenizer = TextTokenizer.load(folder / "tokenizer.json", folder / "special_tokens_map.json")
     material = Material.of(snakemake.input, MASKED, recipe["documents"])
-    encoded = encode(tokenizer, material.passages)
+    encoded = encode_passages(tokenizer, material.passages)
     length = fitting(recipe["length"], folder)
     rows = masked_rows(encoded, tokenizer, length)
     if recipe["backend"] == "tensorflow":

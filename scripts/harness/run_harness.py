@@ -24,7 +24,7 @@ asked, base, best = recipe["harness"], snakemake.input.base, snakemake.input.get
 
 with job(snakemake.log[0], f"{recipe['path']}, {asked['name']}") as say:
     model, distribution = open_causal(recipe["key"], recipe, base, snakemake.resources)
-    from tpulm.evaluation.harness import results_of, scores_of
+    from tpulm.evaluation.harness import harness_scores, results_of
     from tpulm.evaluation.harness_model import KerasLM
     from tpulm.evaluation.item_means import write_scored
     from tpulm.evaluation.overlap import items_in_training
@@ -43,5 +43,5 @@ with job(snakemake.log[0], f"{recipe['path']}, {asked['name']}") as say:
         paths = dict(zip(task.data, map(str, snakemake.input.get("data", [])), strict=True))
         results = results_of(lm, task.key, asked, paths, cache)
     in_training = items_in_training(snakemake.input.overlaps, asked["name"])
-    found = scores_of(asked["name"], asked.get("task"), results, in_training)
+    found = harness_scores(asked["name"], asked.get("task"), results, in_training)
     write_scored(snakemake.output, recipe, CAUSAL, found, say)

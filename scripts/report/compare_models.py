@@ -12,7 +12,7 @@ import io
 
 from tpulm.core.files import write_text
 from tpulm.core.job import job
-from tpulm.evaluation.significance import COLUMNS, Trained, compared, read_values
+from tpulm.evaluation.significance import COLUMNS, Trained, compare_scores, read_values
 from tpulm.report.tables import table_of_tests
 from tpulm.specs.scores import read_scores
 
@@ -34,7 +34,7 @@ with job(snakemake.log[0], "compare"):
     rows = [
         row
         for pair in recipe["pairs"]
-        for row in compared(trained(pair["first"], pair["firsts"]), trained(pair["second"], pair["seconds"]))
+        for row in compare_scores(trained(pair["first"], pair["firsts"]), trained(pair["second"], pair["seconds"]))
     ]
     file = io.StringIO()
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")

@@ -12,10 +12,10 @@ import io
 
 from tpulm.core.files import read_json, write_text
 from tpulm.core.job import job
-from tpulm.report.tables import compared, markdown
+from tpulm.report.tables import comparison_rows, markdown
 
 with job(snakemake.log[0], "compare"):
-    rows = compared(snakemake.params.recipe["groups"], [read_json(path) for path in snakemake.input.metrics])
+    rows = comparison_rows(snakemake.params.recipe["groups"], [read_json(path) for path in snakemake.input.metrics])
     file = io.StringIO()
     writer = csv.DictWriter(file, list(rows[0]) if rows else ["stage", "run"], lineterminator="\n")
     writer.writeheader()

@@ -10,7 +10,7 @@ import csv
 import numpy as np
 from tpulm.core.files import read_json
 from tpulm.core.job import job
-from tpulm.report.charts import BLUE, GREY, LIGHT, NUMBER, ORANGE, save
+from tpulm.report.charts import BLUE, GREY, LIGHT, NUMBER, ORANGE, save_svg
 from tpulm.report.curves import kept
 
 EACH, HELD_OUT = "training, each step", "held-out (validation)"
@@ -65,4 +65,4 @@ with job(snakemake.log[0], f"{snakemake.wildcards.stage} {snakemake.wildcards.ru
         panel("learning rate", [rates | {"mark": {"type": "line", "color": GREY}}], 70, True),
     ]
     title = f"{snakemake.wildcards.stage}: {snakemake.wildcards.run}"
-    save({"title": title, "vconcat": panels, "resolve": {"scale": {"x": "shared"}}}, snakemake.output[0])
+    save_svg({"title": title, "vconcat": panels, "resolve": {"scale": {"x": "shared"}}}, snakemake.output[0])

@@ -16,23 +16,23 @@ from pathlib import Path
 from tpulm.core.files import write_json, write_text
 from tpulm.core.job import job
 from tpulm.core.job_record import known_jobs
-from tpulm.report.curves import scores_of
+from tpulm.report.curves import final_scores
 from tpulm.report.jobs import account
 from tpulm.report.page import page
-from tpulm.report.result_section import demo, described
-from tpulm.report.sources import Sources, named
+from tpulm.report.result_section import demo, describe_runs
+from tpulm.report.sources import Sources, names_below
 from tpulm.report.verdicts import verdicts
 
 with job(snakemake.log[0], "report") as say:
     recipe = snakemake.params.recipe
     given = [*snakemake.input.results, *snakemake.input.plans, *snakemake.input.scores]
-    sources = Sources(named(given, Path(snakemake.output.page).parent))
+    sources = Sources(names_below(given, Path(snakemake.output.page).parent))
     # The logs of live metrics are no artifacts; only a machine on which runs were trained has them.
     sources.files |= {run["log"]: Path(run["log"]) for run in recipe["runs"] if Path(run["log"]).is_file()}
     write_json(snakemake.output.jobs, account(given, recipe, known_jobs()))
     sources.files["jobs.json"] = Path(snakemake.output.jobs)
-    runs = described(recipe, sources)
-    judged = verdicts(runs, scores_of(runs, sources), sources)
+    runs = describe_runs(recipe, sources)
+    judged = verdicts(runs, final_scores(runs, sources), sources)
     write_json(snakemake.output.verdicts, [asdict(verdict) for verdict in judged])
     for verdict in judged:
         say(f"{verdict.label}: {'WARNING: ' if verdict.warning else ''}{verdict.sentence}")

@@ -16,7 +16,7 @@ from tpulm.core.files import read_json, write_text
 from tpulm.core.job import job
 from tpulm.evaluation.item_means import write_scored
 from tpulm.evaluation.overlap import items_in_training
-from tpulm.evaluation.task_scores import scores_of
+from tpulm.evaluation.task_scores import scores_of_task
 from tpulm.specs.scores import MASKED
 
 recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
@@ -27,6 +27,6 @@ with job(snakemake.log[0], f"{wildcards.task} {recipe['path']}") as say:
     )
     labels = read_json(snakemake.input.task)["labels"]
     in_training = items_in_training(snakemake.input.overlaps, wildcards.task)
-    found, chains = scores_of(wildcards.task, recipe, predictions, baselines, len(labels), in_training)
+    found, chains = scores_of_task(wildcards.task, recipe, predictions, baselines, len(labels), in_training)
     write_scored(snakemake.output, recipe, MASKED, found, say)
     write_text(snakemake.output.chains, chains.to_csv(index=False, float_format="%.9g", lineterminator="\n"))

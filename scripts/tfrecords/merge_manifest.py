@@ -11,9 +11,9 @@ from tpulm.core.job import job
 from tpulm.specs.artifacts import SPLITS
 
 with job(snakemake.log[0], snakemake.wildcards.records) as say:
-    from tpulm.records.shards import merge
+    from tpulm.records.shards import merge_sidecars
 
     sidecars = {split: [read_json(file) for file in snakemake.input.get(split, ())] for split in SPLITS}
-    manifest = merge({split: found for split, found in sidecars.items() if found}, snakemake.params.recipe)
+    manifest = merge_sidecars({split: found for split, found in sidecars.items() if found}, snakemake.params.recipe)
     write_json(snakemake.output[0], manifest)
     say(", ".join(f"{split}: {entry['records']:,} records" for split, entry in manifest["splits"].items()))

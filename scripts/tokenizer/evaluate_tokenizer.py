@@ -25,7 +25,7 @@ with job(snakemake.log[0], snakemake.wildcards.tokenizer) as say:
 
     from tpulm.corpus.documents import read_lengths, read_texts
     from tpulm.corpus.statistics import rows_by_source
-    from tpulm.tokenization.folder import cut, measure, pieces, together
+    from tpulm.tokenization.folder import cut_documents, measure, pieces, together
     from tpulm.tokenization.sample import CHARACTERS, Sample
     from tpulm.tokenization.tokenizer import TextTokenizer
     from tpulm.tokenization.writing import by_script
@@ -36,7 +36,7 @@ with job(snakemake.log[0], snakemake.wildcards.tokenizer) as say:
     chosen = Sample(lambda rows: read_texts(snakemake.input.corpus, rows), lengths, CHARACTERS, 0).chosen
     record = read_json(snakemake.input.record[0]) if snakemake.input.record else {}
     of_source = {
-        name: cut(tokenizer, read_texts(snakemake.input.corpus, rows))
+        name: cut_documents(tokenizer, read_texts(snakemake.input.corpus, rows))
         for name, rows in rows_by_source(record, "validation", chosen).items()
     }
     found = together(of_source.values())

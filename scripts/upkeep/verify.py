@@ -16,7 +16,7 @@ recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], "verify") as say, contextlib.ExitStack() as place:
     from tpulm.core.ledger import folder_of, jobs_of, makers, name_here, repair_of
-    from tpulm.release.integrity import check, is_ours, unrecorded
+    from tpulm.release.integrity import check_artifacts, is_ours, unrecorded
 
     results = Path(recipe["results"])
     if bucket.remote(recipe["results"]):
@@ -31,7 +31,7 @@ with job(snakemake.log[0], "verify") as say, contextlib.ExitStack() as place:
     if others and not made:
         raise UserError(f"{results}/jobs has no records of the jobs that made the results, so nothing can be compared.")
     damages: dict[str, str] = {}
-    for name, found in check(jobs, made, results):
+    for name, found in check_artifacts(jobs, made, results):
         say(f"{name}: {'damaged' if found else 'ok'}")
         for sentence in found.values():
             say(f"  {sentence}")

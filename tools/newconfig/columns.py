@@ -10,7 +10,7 @@ from tpulm.core.errors import UserError
 from tpulm.corpus.chat_templates import find_chat_template
 from tpulm.corpus.files import read_files
 from tpulm.corpus.rows import ROLES, ChatTemplate, Form
-from tpulm.corpus.sources import kind_of
+from tpulm.corpus.sources import format_of
 from tpulm.specs.texts import GEMMA
 
 from newconfig.files import text_size
@@ -29,7 +29,7 @@ class Rows(Form):
         """Have every column read. Raises UserError for a CSV file that commas do not divide."""
         self.columns = dict.fromkeys(map(str, found), "column")
         first = next(iter(self.columns), "")
-        if kind_of(str(place)) == "csv" and len(self.columns) == 1 and re.search(r"[;\t]", first):
+        if format_of(str(place)) == "csv" and len(self.columns) == 1 and re.search(r"[;\t]", first):
             raise UserError(f"{place} has the one column {first[:40]!r}; allowed: columns that commas divide.")
 
     def document(self, place: object, values: Sequence[object]) -> object:

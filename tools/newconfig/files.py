@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tpulm.core.bucket import remote
 from tpulm.core.errors import UserError
-from tpulm.corpus.sources import ALLOWED, each_once, expand, kind_of, matching, packed, size_of
+from tpulm.corpus.sources import ALLOWED, each_once, expand, format_of, packed, paths_matching, size_of
 
 SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}
 
@@ -19,8 +19,8 @@ def find_files(paths: Sequence[str]) -> tuple[dict[str, list[str]], int]:
     for path in paths:
         patterns, inside = [glob.escape(path) if os.path.isfile(path) else path], list[str]()
         if os.path.isdir(path):  # a glob for each kind of file in it
-            inside = [path, *matching(os.path.join(glob.escape(path), "**", "*"))]
-            files = [Path(file) for file in inside if os.path.isfile(file) and kind_of(file)]
+            inside = [path, *paths_matching(os.path.join(glob.escape(path), "**", "*"))]
+            files = [Path(file) for file in inside if os.path.isfile(file) and format_of(file)]
             ends = {"".join(file.suffixes[-2:] if packed(str(file)) else file.suffixes[-1:]) for file in files}
             if not ends:
                 raise UserError(f"{path} is a folder without text; allowed: one with files of {ALLOWED}.")
@@ -42,7 +42,7 @@ def text_size(file: str) -> int:
         with open(file, "rb") as data:  # gzip ends with the size, of several members with that of the last one
             data.seek(max(0, size - 4))
             told = int.from_bytes(data.read(), "little")
-    return told if told > size else size * (3 if packed(file) or kind_of(file) == "parquet" else 1)
+    return told if told > size else size * (3 if packed(file) or format_of(file) == "parquet" else 1)
 
 
 def globs_of(by_glob: Mapping[str, list[str]], chosen: Sequence[str]) -> dict[str, list[str]] | list[str]:

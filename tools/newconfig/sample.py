@@ -12,7 +12,7 @@ import numpy as np
 from tpulm.core.errors import UserError
 from tpulm.corpus.files import read_files
 from tpulm.corpus.rows import Document
-from tpulm.corpus.sources import expand, kind_of
+from tpulm.corpus.sources import expand, format_of
 from tpulm.specs.scores import FEWEST
 
 from newconfig.columns import ROWS, check_conversations, choose_tables, form_of, forms_of
@@ -73,8 +73,8 @@ def look_at_files(place: str, paths: Sequence[str]) -> Text:
     """Return what a config needs to know about files: .txt files, or tables, whichever has more text."""
     by_glob, repeated = find_files(paths)
     files = sorted(chain.from_iterable(by_glob.values()))
-    plain = [file for file in files if kind_of(file) == "text"]
-    choices, fitting = choose_tables([file for file in files if kind_of(file) != "text"])
+    plain = [file for file in files if format_of(file) == "text"]
+    choices, fitting = choose_tables([file for file in files if format_of(file) != "text"])
     if not plain and not choices:
         check_conversations(files)
         raise UserError(NO_COLUMN.format(files[0]))

@@ -27,7 +27,7 @@ PRESETS = Path(__file__).parents[3] / "schemas" / "presets.txt"
 NAME_ON_HUB = r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*"
 
 
-def check(config: dict) -> None:
+def check_values(config: dict) -> None:
     """Check a config that is valid by its schema and has its defaults."""
     check_no_secrets("", config)
     finetune = config["finetune"]

@@ -58,17 +58,17 @@ def begun(results: Path) -> dict[str, int]:
     return {f"{run.parent.name}/{run.name}": steps[-1] for run in runs if (steps := complete_steps(run))}
 
 
-def named(run: str) -> str:
+def short_name(run: str) -> str:
     """Return what a person means by RUN, STAGE/RUN or the key of the config, as RUN or STAGE/RUN."""
     return run.replace(".runs.", "/").replace(".", "/").strip("/")
 
 
-def chosen(run: str, there: Collection[str], results: Path) -> tuple[str, str]:
+def choose_model(run: str, there: Collection[str], results: Path) -> tuple[str, str]:
     """Return stage and name of the model that the user means by RUN, STAGE/RUN or the key of the config.
 
     there  the models of the results that it can be, as STAGE/RUN. Raises UserError.
     """
-    name = named(run)
+    name = short_name(run)
     found = [model for model in there if model == name or model.partition("/")[2] == name]
     if len(found) == 1:
         stage, _, name = found[0].partition("/")

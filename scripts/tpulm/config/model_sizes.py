@@ -109,7 +109,7 @@ def backbone_of(base: Mapping) -> tuple[str, Mapping[str, Any]]:
         return family, sizes | {"vocabulary_size": base["vocab_size"]}
     try:
         config = read_json(Path(base["preset"]) / "config.json")
-        family, sizes = described(config)
+        family, sizes = backbone_arguments(config)
         causal_size(family, sizes)
         return family, sizes
     # There is none, or it is of another family.
@@ -117,7 +117,7 @@ def backbone_of(base: Mapping) -> tuple[str, Mapping[str, Any]]:
         return published(base["preset"]) or UNKNOWN
 
 
-def described(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def backbone_arguments(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return class and arguments of a backbone, of the config.json of keras-hub's folder, or of transformers'.
 
     Raises LookupError where it is neither.

@@ -133,7 +133,7 @@ def checkpoint_folder(step: int) -> str:
     return f"{CHECKPOINTS}/{step:08d}"
 
 
-def chosen(outline: Outline) -> dict[str, Publication]:
+def selected_publications(outline: Outline) -> dict[str, Publication]:
     """Return what a completed config publishes, by name: what publish.artifacts names, with checkpoints if asked for.
 
     An artifact is named by its name, or the beginning of it up to a slash: mlm stands for all masked models.
@@ -234,7 +234,7 @@ def check_publish(outline: Outline) -> None:
                 f"publish.artifacts[{index}] is {describe(part)}; allowed: {', '.join(names)}, or a prefix of one "
                 "that ends before a slash."
             )
-    for publication in chosen(outline).values():
+    for publication in selected_publications(outline).values():
         name = repository_name(section, publication).rpartition("/")[2] if "hub" in section else ""
         if len(name) > LONGEST or re.search(r"--|\.\.|[-.]\Z", name):
             raise UserError(

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import YAMLError
 
-from tpulm.config.checks import check, check_jax_run, check_outline
+from tpulm.config.checks import check_jax_run, check_outline, check_values
 from tpulm.config.outline import Outline
 from tpulm.config.schema import check_plain, fill, typed, validate
 from tpulm.config.sweeps import expand
@@ -68,8 +68,8 @@ def read_config(paths: Sequence[str | Path], overrides: dict) -> dict:
             raise UserError(f"{name} is empty; recipes/ has complete configs to begin with.")
         if not isinstance(part, dict):
             raise UserError(f"{name} holds {describe(part)}; allowed: keys and values, such as `corpus: ...`.")
-        merge(config, part)
-    merge(config, typed(schema(), overrides, schema()))
+        merge_mappings(config, part)
+    merge_mappings(config, typed(schema(), overrides, schema()))
     return complete(config, ", ".join(map(from_workflow, paths)))
 
 
@@ -80,7 +80,7 @@ def complete(config: dict, source: str) -> dict:
         config = expand(config)
         validate(config, schema())
         filled = fill(schema(), copy.deepcopy(config), schema())
-        check(filled)
+        check_values(filled)
         open_as_tuned(filled, config.get("base", {}))
         check_outline(Outline(filled))
     except UserError as error:
@@ -118,10 +118,10 @@ def in_order(value: Any) -> Any:
     return [in_order(item) for item in value] if isinstance(value, list) else value
 
 
-def merge(target: dict, extra: dict) -> None:
+def merge_mappings(target: dict, extra: dict) -> None:
     """Lay `extra` over `target`, mapping by mapping."""
     for key, value in extra.items():
         if isinstance(value, dict) and isinstance(target.get(key), dict):
-            merge(target[key], value)
+            merge_mappings(target[key], value)
         else:
             target[key] = copy.deepcopy(value)

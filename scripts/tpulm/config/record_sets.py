@@ -175,7 +175,9 @@ def shard_files(files: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]
 
     Raises UserError for a glob without files, and for a file that is in two splits.
     """
-    found = {split: tuple(sorted({path for one in files[split] for path in matching(split, one)})) for split in SPLITS}
+    found = {
+        split: tuple(sorted({path for one in files[split] for path in files_matching(split, one)})) for split in SPLITS
+    }
     seen: dict[str, str] = {}
     for split, paths in found.items():
         for path in paths:
@@ -188,10 +190,10 @@ def shard_files(files: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]
     return found
 
 
-def matching(split: str, pattern: str) -> list[str]:
+def files_matching(split: str, pattern: str) -> list[str]:
     """Return the files, or objects gs://BUCKET/NAME, that a glob of a split stands for. Raises UserError."""
     if bucket.remote(pattern):
-        paths = list(bucket.matching(pattern))
+        paths = list(bucket.objects_matching(pattern))
     else:
         paths = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
     if not paths:

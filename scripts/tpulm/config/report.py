@@ -6,7 +6,7 @@ from typing import Any
 
 from tpulm.config.evaluations import Evaluations
 from tpulm.config.outline import Model, Outline, Run
-from tpulm.config.sweeps import name_of, repetitions
+from tpulm.config.sweeps import group_name, repetitions
 from tpulm.core.errors import UserError, describe
 from tpulm.specs.artifacts import PUBLISHED_FIGURES
 from tpulm.specs.recipes import STAGES
@@ -58,7 +58,7 @@ def comparisons(config: Mapping, models: Iterable[Model]) -> list[dict[str, Any]
     runs = list(models)
     # The models that are repetitions of each other, with other seeds, by the name of all: STAGE/RUN.
     groups = {
-        f"{group[0].stage}/{name_of([run.name for run in group])}": [run.path for run in group]
+        f"{group[0].stage}/{group_name([run.name for run in group])}": [run.path for run in group]
         for group in repetitions(runs)
     }
     asked = [tuple(pair) for pair in config["evaluation"]["compare"]] or list(usual(runs, groups))

@@ -100,11 +100,11 @@ def in_a_name(value: Any) -> str:
     if isinstance(value, list):
         return "x".join(map(in_a_name, value))
     if isinstance(value, float):
-        value = written(value)
+        value = short_number(value)
     return re.sub(r"[^a-z0-9_-]", "_", str("none" if value is None else value).lower())
 
 
-def written(value: float) -> str:
+def short_number(value: float) -> str:
     """Return a number as people write it: 0.15 from a tenth to a million, otherwise 3e-4; 1.0 is 1."""
     if value == 0 or not 0.1 <= abs(value) < 1e6:
         sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
@@ -135,13 +135,13 @@ def groups_of(runs: Iterable[Model]) -> list[dict[str, Any]]:
         own = [group for group in groups if group[0].stage == stage]
         settings = differing([{k: v for k, v in group[0].recipe.items() if k not in IGNORED} for group in own])
         found += [
-            {"stage": stage, "name": name_of([run.name for run in group]), "runs": len(group), "settings": differ}
+            {"stage": stage, "name": group_name([run.name for run in group]), "runs": len(group), "settings": differ}
             for group, differ in zip(own, settings, strict=True)
         ]
     return found
 
 
-def name_of(names: list[str]) -> str:
+def group_name(names: list[str]) -> str:
     """Return what to call a group of runs: their name without the seed where a sweep made them."""
     common = {re.sub(r"-seed-\d+", "", name) for name in names}
     return common.pop() if len(common) == 1 else ", ".join(names)

@@ -85,7 +85,7 @@ def result(future: Future, url: str) -> bytes:
         return future.result()
 
 
-def read(place: str, start: int | None = None, stop: int | None = None) -> bytes:
+def read_object(place: str, start: int | None = None, stop: int | None = None) -> bytes:
     """Return bytes `start` to `stop` of an object, by default all. Raises as `result` does."""
     return result(request(place, start, stop), place)
 
@@ -119,7 +119,7 @@ class Object(io.RawIOBase):
     def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]
         """Read as many bytes as `buffer` takes, if there are so many; return how many."""
         stop = min(self.place + len(buffer), self.size)
-        data = read(self.url, self.place, stop) if self.place < stop else b""
+        data = read_object(self.url, self.place, stop) if self.place < stop else b""
         buffer[: len(data)] = data
         self.place += len(data)
         return len(data)
@@ -129,7 +129,7 @@ def array(place: str | Path) -> "np.ndarray":
     """Return the array of a NumPy file; what is on this machine is read as it is used."""
     import numpy as np
 
-    return np.load(io.BytesIO(read(str(place)))) if remote(place) else np.load(place, mmap_mode="r")
+    return np.load(io.BytesIO(read_object(str(place)))) if remote(place) else np.load(place, mmap_mode="r")
 
 
 def opened(place: str | Path) -> io.BufferedReader:
@@ -150,14 +150,14 @@ def state(place: str | Path) -> tuple[int, str]:
     return int(told["size"]), f"{told.get('generation')} {told.get('md5Hash')}"
 
 
-def matching(pattern: str) -> dict[str, int]:
+def objects_matching(pattern: str) -> dict[str, int]:
     """Return the URLs of the objects that a glob gs://BUCKET/PATTERN stands for, and their sizes. Raises UserError."""
     with sentences(pattern):
         found = file_system().glob(pattern, detail=True)
     return {f"{SCHEME}{name}": int(told["size"]) for name, told in found.items() if told["type"] == "file"}
 
 
-def contents(places: list[str]) -> Iterator[bytes]:
+def read_objects(places: list[str]) -> Iterator[bytes]:
     """Yield the content of files or objects, up to the first that is not there; objects are requested ahead."""
     requests = [request(place) if remote(place) else None for place in places]
     try:
@@ -239,7 +239,7 @@ def claim(mark: str, identity: str) -> None:
 
     def owner() -> str | None:
         try:
-            return read(mark).decode()
+            return read_object(mark).decode()
         except FileNotFoundError:
             return None
 

@@ -18,13 +18,13 @@ TPUS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def in_words(devices: Mapping[str, int] | str) -> str:
+def devices_in_words(devices: Mapping[str, int] | str) -> str:
     """Return devices, how many by their kind, such as 8 x TPU v3; also by a cell of timings.csv.
 
     A cell of 0.2.0 is words already.
     """
     if isinstance(devices, str):
-        return in_words(json.loads(devices)) if devices.startswith("{") else devices
+        return devices_in_words(json.loads(devices)) if devices.startswith("{") else devices
     return ", ".join(f"{number} x {kind}" for kind, number in devices.items())
 
 

@@ -17,10 +17,10 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         """Return the sentence, in one line."""
-        return shown(super().__str__())
+        return printable(super().__str__())
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """Return a text as a terminal may show it."""
     safe = "".join(
         one.encode("unicode_escape").decode() if unicodedata.category(one) in CONTROL or one in DIRECTIONS else one

@@ -31,7 +31,7 @@ def check_config(made: bool) -> None:
             for folder in (own / "log", own, here, here.parent):
                 if folder.exists():
                     folder.rmdir()
-    raise UserError(f"{shown(here)} has no config.yaml; {nearest(here)}")
+    raise UserError(f"{typed_path(here)} has no config.yaml; {nearest(here)}")
 
 
 def find_experiment(name: str) -> Path | None:
@@ -47,11 +47,13 @@ def nearest(folder: Path) -> str:
     names = sorted(path.parent.name for path in folder.parent.glob(f"*/{CONFIG}"))
     close = difflib.get_close_matches(folder.name, names, n=1)
     if close:
-        return f"did you mean {shown(folder.parent / close[0])}?"
-    return f"allowed: a folder with a config.yaml{', such as ' + shown(folder.parent / names[0]) if names else ''}."
+        return f"did you mean {typed_path(folder.parent / close[0])}?"
+    return (
+        f"allowed: a folder with a config.yaml{', such as ' + typed_path(folder.parent / names[0]) if names else ''}."
+    )
 
 
-def shown(folder: Path) -> str:
+def typed_path(folder: Path) -> str:
     """Return a folder as a user types it: the last two names of its path."""
     return "/".join(folder.parts[-2:])
 

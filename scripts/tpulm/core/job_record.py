@@ -38,7 +38,7 @@ def note(**facts: Any) -> None:
 
 def attempts() -> int:
     """Return how many attempts of this job there have been since it last succeeded, this one included."""
-    return sum(len(ledger.runs_of(ledger.read(path))[-1]) for path in current)
+    return sum(len(ledger.runs_of(ledger.read_record(path))[-1]) for path in current)
 
 
 def known_jobs() -> list[ledger.Job]:
@@ -153,7 +153,7 @@ def recorded(log: str, say: Callable[[str], None]) -> Iterator[None]:
     current[:] = [path]
     if url := ledger.url_of(path):
         with contextlib.suppress(FileNotFoundError):
-            content = bucket.read(url)
+            content = bucket.read_object(url)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
     before = ledger.last_attempt(path)
@@ -173,10 +173,10 @@ def recorded(log: str, say: Callable[[str], None]) -> Iterator[None]:
         exit_code = int(bool(left.code))
         raise
     finally:
-        end(path, job.output, exit_code)
+        record_end(path, job.output, exit_code)
 
 
-def end(path: Path, outputs: Iterable[object], code: int) -> None:
+def record_end(path: Path, outputs: Iterable[object], code: int) -> None:
     """Record the end of an attempt with this exit code. Raises OSError, UserError where it succeeded."""
     there = [] if code else list(map(str, outputs))
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

@@ -101,7 +101,7 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
         bucket.upload(path, url)
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read_record(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a record, without those that are none; no lines where it cannot be read."""
     with contextlib.suppress(OSError):
         return lines_of(path.read_text(encoding="utf-8", errors="replace"))
@@ -128,7 +128,7 @@ def cut_short(log: str | Path, since: float) -> bool:
 
 def last_attempt(path: Path) -> dict[str, Any] | None:
     """Return the last attempt of a job, see `runs_of`; None where there is none."""
-    runs = runs_of(read(path))
+    runs = runs_of(read_record(path))
     return runs[-1][-1] if runs else None
 
 
@@ -151,12 +151,12 @@ def runs_of(lines: Iterable[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
 
 def notes_of(path: Path, name: str) -> list[Any]:
     """Return what a job has noted under a name, the last one last."""
-    return [line[name] for line in read(path) if line["event"] == "note" and name in line]
+    return [line[name] for line in read_record(path) if line["event"] == "note" and name in line]
 
 
 def last_success(path: Path) -> dict[str, Any] | None:
     """Return the attempt by which a job last succeeded, see `runs_of`; None where there is none."""
-    return next((run[-1] for run in reversed(runs_of(read(path))) if run[-1]["exit"] == 0), None)
+    return next((run[-1] for run in reversed(runs_of(read_record(path))) if run[-1]["exit"] == 0), None)
 
 
 # All records.
@@ -176,7 +176,7 @@ def synchronize(folder: Path) -> None:
         return [name for name, size in there.items() if sizes[name] < size and name != MANY]
 
     if len(shorter()) > AT_ONCE and MANY in there:
-        kept = json.loads(bucket.read(f"{url}/{MANY}"))
+        kept = json.loads(bucket.read_object(f"{url}/{MANY}"))
         for name in shorter():
             write_text(folder / name, kept.get(name, ""))
     requests = {name: bucket.request(f"{url}/{name}") for name in shorter()}
@@ -198,7 +198,7 @@ def jobs_of(working: Path, folder: Path = Path(FOLDER)) -> list[Job]:
     jobs = {}
     for path in sorted((working / folder).rglob("*.jsonl")):
         with contextlib.suppress(LookupError):  # a record without an attempt, or with a line that lacks something
-            job = job_of(log_of(path.relative_to(working)), runs_of(read(path))[-1])
+            job = job_of(log_of(path.relative_to(working)), runs_of(read_record(path))[-1])
             jobs[job["id"]] = job
     return [jobs[name] for name in sorted(jobs)]
 

@@ -34,7 +34,7 @@ class LiveMetrics:
         log  of the job, in whose folder the file is
         """
         self.path = Path(log).with_name(FILE)
-        found = list(read(self.path))
+        found = list(read_metrics(self.path))
         kept = [record for record in found if record["step"] <= step]
         if len(kept) < len(found) and job_record.attempts() > 1:  # else a later config trains them again
             job_record.note(repeated_steps=max(record["step"] for record in found) - step)
@@ -52,15 +52,15 @@ class LiveMetrics:
                 os.close(descriptor)
 
 
-def read(path: Path) -> Iterator[dict]:
+def read_metrics(path: Path) -> Iterator[dict]:
     """Yield the records of a log; none of one that cannot be read."""
     try:
-        yield from records(path.read_text(encoding="utf-8", errors="replace").splitlines())
+        yield from parse_metrics(path.read_text(encoding="utf-8", errors="replace").splitlines())
     except OSError:
         return
 
 
-def records(lines: Iterable[str]) -> Iterator[dict]:
+def parse_metrics(lines: Iterable[str]) -> Iterator[dict]:
     """Yield the records of a log's lines; a line that a crash cut short is left out."""
     for text in lines:
         with contextlib.suppress(ValueError):
@@ -103,4 +103,4 @@ def latest(path: Path) -> dict | None:
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return None
-    return next((record for record in records(reversed(lines)) if "last_step" in record), None)
+    return next((record for record in parse_metrics(reversed(lines)) if "last_step" in record), None)

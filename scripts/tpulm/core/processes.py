@@ -107,12 +107,12 @@ def launch_workers(resources: Mapping, say: Callable[[str], None]) -> bool:
     own = address() if launcher else "127.0.0.1"
     request = StopRequest()
     with reserved_port() as port:
-        children = [start(processes, index, f"{own}:{port}", launcher) for index in range(processes)]
+        children = [start_process(processes, index, f"{own}:{port}", launcher) for index in range(processes)]
         request.defer()
         try:
             failed = watch(children, say, request)
         finally:
-            end(children)
+            end_processes(children)
             request.restore()
     if failed is not None:
         index, words = failed
@@ -133,7 +133,7 @@ def reserved_port() -> Iterator[int]:
         yield reserved.getsockname()[1]
 
 
-def start(processes: int, index: int, coordinator: str, launcher: str | None) -> subprocess.Popen:
+def start_process(processes: int, index: int, coordinator: str, launcher: str | None) -> subprocess.Popen:
     """Start this script once more, as process `index`."""
     place = {COUNT: str(processes), NUMBER: str(index), COORDINATOR: coordinator}
     place |= {ANY_DEVICES: os.environ[ANY_DEVICES]} if ANY_DEVICES in os.environ else {}
@@ -153,7 +153,7 @@ def start(processes: int, index: int, coordinator: str, launcher: str | None) ->
     )
 
 
-def end(children: list[subprocess.Popen]) -> None:
+def end_processes(children: list[subprocess.Popen]) -> None:
     """End processes, also those that a launcher started on other hosts: what it started loses its input."""
     for process in children:
         with contextlib.suppress(OSError):

@@ -39,9 +39,9 @@ def find_chat_template(where: str, given: str, revision: str | None, files: Sequ
     Raises UserError where there is none.
     """
     if given == GEMMA:
-        return described(f"{where} {GEMMA}", GEMMA_TEMPLATE, {"bos_token": "<bos>", "eos_token": "<eos>"}, None)
+        return template_record(f"{where} {GEMMA}", GEMMA_TEMPLATE, {"bos_token": "<bos>", "eos_token": "<eos>"}, None)
     if given.endswith(".jinja") and not os.path.isdir(given):
-        return described(given, text_of(given), {}, None)
+        return template_record(given, text_of(given), {}, None)
     if not files:
         folder = hub.fetch(given, revision, f"{where} is {given}", list(CHAT_TEMPLATE_FILES))
         files = [str(folder / name) for name in CHAT_TEMPLATE_FILES if (folder / name).is_file()]
@@ -57,10 +57,10 @@ def find_chat_template(where: str, given: str, revision: str | None, files: Sequ
         raise UserError(f"{place} has no chat template in {' or '.join(CHAT_TEMPLATE_FILES)}.")
     added = config.get("added_tokens_decoder", {}).values()
     special = [token["content"] for token in added if token.get("special")]
-    return described(place, template, config, special if config else None)
+    return template_record(place, template, config, special if config else None)
 
 
-def described(where: str, template: str, config: dict, special: list[str] | None) -> dict:
+def template_record(where: str, template: str, config: dict, special: list[str] | None) -> dict:
     """Return a template and its tokens as `ChatTemplate` takes them; config is the tokenizer's."""
     tokens = {name: config.get(name) for name in ("bos_token", "eos_token")}
     plain = {name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items()}

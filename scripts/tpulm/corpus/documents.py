@@ -185,11 +185,11 @@ def refuse_empty(where: str, split: str, documents: int, dropped: dict[str, dict
         return
     found, counts = "no documents were found", dropped[split]
     if any(counts.values()):
-        reasons = [f"{count} {in_words(reason)}" for reason, count in counts.items()]
+        reasons = [f"{count} {reason_in_words(reason)}" for reason, count in counts.items()]
         found = f"of {sum(counts.values())} documents, {', '.join(reasons)}"
     raise UserError(f"{where}: the split {split} is empty: {found}.")
 
 
-def in_words(reason: str) -> str:
+def reason_in_words(reason: str) -> str:
     """Return what is said of dropped documents after their number."""
     return IN_WORDS.get(reason, f"by the filter {reason}")

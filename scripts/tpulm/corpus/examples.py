@@ -54,12 +54,14 @@ class Fields(Form):
     def plain(self, place: object, key: str, value: object) -> str:
         """Return a value that has to be text."""
         if not isinstance(value, str) or not value.strip():
-            raise UserError(f"{place}: {self.recipe[key]} ({self.where}.{key}) holds {named(value)}; allowed: text.")
+            raise UserError(
+                f"{place}: {self.recipe[key]} ({self.where}.{key}) holds {describe_value(value)}; allowed: text."
+            )
         return encodable(value)
 
     def label(self, place: object, value: object) -> str | float:
         """Return a value that has to be a label."""
-        where = f"{place}: {self.recipe['label']} ({self.where}.label) holds {named(value)}"
+        where = f"{place}: {self.recipe['label']} ({self.where}.label) holds {describe_value(value)}"
         if self.recipe["predict"] == CLASS:
             if not isinstance(value, str | int) or value == "":
                 raise UserError(f"{where}; allowed: text or a whole number.")
@@ -73,7 +75,7 @@ class Fields(Form):
         return number
 
 
-def named(value: object) -> str:
+def describe_value(value: object) -> str:
     """Return what a value is, for a message."""
     return "nothing" if value in (None, "", []) else f"{type(value).__name__} {str(value)[:40]!r}"
 

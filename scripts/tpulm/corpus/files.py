@@ -23,7 +23,7 @@ from tpulm.core import bucket
 from tpulm.core.errors import UserError, first_line
 from tpulm.core.hub import not_fetched
 from tpulm.corpus.rows import Documents, Form
-from tpulm.corpus.sources import Part, divisible, kind_of, packed, reading
+from tpulm.corpus.sources import Part, divisible, format_of, packed, reading
 
 CHARACTERS = 4 << 20  # that are read at once
 CONTROL = re.compile("[\0-\x08\x0b\x0e-\x1f\x7f-\x9f]")  # control characters, but for white space
@@ -101,9 +101,9 @@ def read_files(files: Sequence[str], sample_by: str, form: Form, piece: Piece = 
     for file in files:
         with unchanged(file):
             if not bucket.state(file)[0]:
-                if packed(file) or kind_of(file) in ("csv", "parquet"):  # of these, something is in every file
+                if packed(file) or format_of(file) in ("csv", "parquet"):  # of these, something is in every file
                     raise UserError(
-                        f"{file} is empty: it is not a complete {'gzip' if packed(file) else name_of(file)} file."
+                        f"{file} is empty: it is not a complete {'gzip' if packed(file) else format_name(file)} file."
                     )
                 continue
             try:
@@ -137,7 +137,7 @@ def look_at(where: str, text: Mapping, parts: Iterable[Part]) -> None:
         first = next(file for file in files if os.path.getsize(file))
         size, by = os.path.getsize(first), "line"  # of text only the encoding can be wrong
         pieces = -(-size // LOOK) if divisible(first, by) else 1
-        whole = kind_of(first) == "json" or (kind_of(first) == "parquet" and packed(first))
+        whole = format_of(first) == "json" or (format_of(first) == "parquet" and packed(first))
         if "messages" in recipe or (whole and size > LOOK_WHOLE):
             continue
         next(read_files([first], by, Form(recipe["key"], recipe), (0, pieces)), None)
@@ -154,7 +154,7 @@ def unchanged(file: str) -> Iterator[None]:
 
 def read_file(file: str, sample_by: str, form: Form, piece: Piece) -> Documents:
     """Yield the documents of one file, or of a piece of it, in batches."""
-    kind = kind_of(file)
+    kind = format_of(file)
     if kind == "text" and sample_by == "document":
         yield [whole(file)]
     elif kind == "text":
@@ -263,7 +263,7 @@ def mistake(file: str, error: Exception) -> UserError:
     """Return what is wrong with a file that could not be read."""
     if isinstance(error, OSError) and error.strerror and not isinstance(error, gzip.BadGzipFile):
         return UserError(f"{file} cannot be read: {error.strerror}.")
-    kind = kind_of(file)
+    kind = format_of(file)
     try:
         with opened(file) as lines:
             for number, line in enumerate(lines, start=1):  # noqa: B007 (used where decoding fails)
@@ -277,7 +277,7 @@ def mistake(file: str, error: Exception) -> UserError:
     except (EOFError, gzip.BadGzipFile, zlib.error):
         return UserError(f"{file} is not a complete gzip file.")
     needed = "; allowed: fields that commas divide, in quotes where they have commas" if kind == "csv" else ""
-    return UserError(f"{file} is not a complete {name_of(file)} file: {first_line(error)}{needed}.")
+    return UserError(f"{file} is not a complete {format_name(file)} file: {first_line(error)}{needed}.")
 
 
 def plain_text(file: str, text: str) -> str:
@@ -330,10 +330,10 @@ def encoding_of(data: bytes, utf8: bool) -> str:
     return ""
 
 
-def name_of(file: str) -> str:
+def format_name(file: str) -> str:
     """Return how a file's format is called."""
     kinds = {"csv": "CSV", "parquet": "Parquet", "json": "JSON", "jsonl": "JSON Lines", "text": "text"}
-    return kinds[kind_of(file)]
+    return kinds[format_of(file)]
 
 
 if TYPE_CHECKING:

@@ -63,7 +63,7 @@ def check_repetition(text: str, words: list[str], limits: dict) -> str:
     paragraphs = [part.strip() for part in re.split(r"\n{2,}", text) if part.strip()]
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     for name, parts in (("line", lines), ("paragraph", paragraphs)):
-        repeats = list(repeated(parts))
+        repeats = list(seen_before(parts))
         if len(repeats) > limits[f"max_duplicate_{name}s"] * len(parts):
             return f"duplicate_{name}s"
         if sum(map(len, repeats)) > limits[f"max_duplicate_{name}_characters"] * sum(map(len, parts)):
@@ -82,7 +82,7 @@ def check_repetition(text: str, words: list[str], limits: dict) -> str:
     return ""
 
 
-def repeated(parts: Iterable[str]) -> Iterator[str]:
+def seen_before(parts: Iterable[str]) -> Iterator[str]:
     """Yield the parts that have come before."""
     seen: set[str] = set()
     for part in parts:

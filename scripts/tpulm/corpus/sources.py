@@ -37,7 +37,7 @@ class Part:
     source: str = ""  # name of the source where a text has several
 
 
-def kind_of(path: str) -> str:
+def format_of(path: str) -> str:
     """Return how to read a file, by its extension; an empty text where that is not known."""
     return KINDS.get(Path(path.lower().removesuffix(".gz")).suffix, "")
 
@@ -84,7 +84,9 @@ def parts_of_source(where: str, recipe: Mapping) -> list[Part]:
     files = source_files(where, recipe)
     if recipe["source"] == "files":
         most = part_bytes(sum(size_of(file) for named in files.values() for file in named))
-        return [part for split in SPLITS for part in cut(split, files.get(split, []), recipe["sample_by"], most)]
+        return [
+            part for split in SPLITS for part in parts_of_files(split, files.get(split, []), recipe["sample_by"], most)
+        ]
     named = [split for split in SPLITS if split in recipe["splits"]] if recipe["source"] == "hub" else ["train"]
     dataset = tuple(files.get("dataset", []))
     return [Part(split, dataset, (number, len(named))) for number, split in enumerate(named)]
@@ -104,7 +106,7 @@ def source_files(where: str, recipe: Mapping) -> dict[str, list[str]]:
     globs = recipe["files"]
     globs = {"train": globs} if isinstance(globs, list) else globs
     found = {split: each_once(path for one in named for path in expand(where, one)) for split, named in globs.items()}
-    plain = [path for paths in found.values() for path in paths if kind_of(path) == "text"]
+    plain = [path for paths in found.values() for path in paths if format_of(path) == "text"]
     for key in ("template", "messages"):
         if plain and key in recipe:
             raise UserError(
@@ -116,7 +118,7 @@ def source_files(where: str, recipe: Mapping) -> dict[str, list[str]]:
 def task_files(where: str, recipe: Mapping) -> dict[str, list[str]]:
     """Return the local files that a task names, as `source_files` does those of a text. Raises UserError as it does."""
     found = source_files(where, recipe)
-    plain = [path for split in SPLITS for path in found.get(split, []) if kind_of(path) == "text"]
+    plain = [path for split in SPLITS for path in found.get(split, []) if format_of(path) == "text"]
     if plain:
         raise UserError(f"{where}.files: {plain[0]} is plain text without fields; allowed: files of the other formats.")
     return found
@@ -135,24 +137,24 @@ def size_of(file: str) -> int:
 def expand(where: str, pattern: str) -> list[str]:
     """Return the files, or objects gs://BUCKET/NAME, that a glob stands for; `**` is for folders. Raises UserError."""
     if bucket.remote(pattern):
-        SIZES.update(found := bucket.matching(pattern))
+        SIZES.update(found := bucket.objects_matching(pattern))
         paths = list(found)
     else:
-        paths = each_once(filter(os.path.isfile, matching(pattern)))
+        paths = each_once(filter(os.path.isfile, paths_matching(pattern)))
     if not paths:
         hint = f", which is a folder; allowed: files, such as {os.path.join(pattern, '*')}"
         raise UserError(f"{where}.files: no file matches {pattern}{hint if os.path.isdir(pattern) else ''}.")
     for path in sorted(paths):
-        if not kind_of(path):
+        if not format_of(path):
             raise UserError(f"{where}.files: {path} has an unknown extension; allowed: {ALLOWED}.")
     return paths
 
 
-def matching(pattern: str) -> Iterator[str]:
+def paths_matching(pattern: str) -> Iterator[str]:
     """Yield the paths that a glob stands for; `**` enters each folder once, though symbolic links may lead back."""
     pattern = re.sub(r"(^|/)\*\*$", r"\1**/*", pattern)
     if pattern.startswith("**/"):
-        yield from (path.removeprefix("./") for path in matching(f"./{pattern}"))
+        yield from (path.removeprefix("./") for path in paths_matching(f"./{pattern}"))
         return
     before, recursive, after = pattern.partition("/**/")
     if not recursive:
@@ -165,7 +167,7 @@ def matching(pattern: str) -> Iterator[str]:
                 names.clear()
             else:
                 entered.add(real)
-                yield from matching(os.path.join(glob.escape(folder), after))
+                yield from paths_matching(os.path.join(glob.escape(folder), after))
 
 
 def each_once(paths: Iterable[str]) -> list[str]:
@@ -184,7 +186,7 @@ def part_bytes(total: int) -> int:
     return size
 
 
-def cut(split: str, files: Iterable[str], sample_by: str, most: int) -> Iterator[Part]:
+def parts_of_files(split: str, files: Iterable[str], sample_by: str, most: int) -> Iterator[Part]:
     """Yield the parts of the files of a split, in their order; each of `most` bytes, about."""
     small: list[str] = []
     filled = 0
@@ -205,13 +207,13 @@ def cut(split: str, files: Iterable[str], sample_by: str, most: int) -> Iterator
 
 def memory_of(part: Part) -> int:
     """Return the MB of memory to ask for to read a part: by the size of files that are read whole."""
-    sizes = [size_of(file) for file in part.files if kind_of(file) == "json"]
+    sizes = [size_of(file) for file in part.files if format_of(file) == "json"]
     return max(4000, 10 * max(sizes, default=0) // 10**6)
 
 
 def divisible(file: str, sample_by: str) -> bool:
     """Return whether a file can be read from the middle: only where documents end at line ends, uncompressed."""
-    kind = kind_of(file)
+    kind = format_of(file)
     return not packed(file) and (kind == "jsonl" or (kind == "text" and sample_by != "document"))
 
 
@@ -280,6 +282,6 @@ def pair_sources(name: str, recipe: Mapping) -> list[str]:
     where = f"evaluation.pairs.sets.{name}"
     found = each_once(path for one in recipe["files"] for path in expand(where, one))
     for path in found:
-        if kind_of(path) == "text":
+        if format_of(path) == "text":
             raise UserError(f"{where}.files: {path} has no columns; allowed: {ALLOWED.removeprefix('.txt, ')}.")
     return found

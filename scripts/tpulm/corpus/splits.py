@@ -67,7 +67,7 @@ class Keys:
         return rows, np.flatnonzero(new), np.cumsum(new) - 1
 
 
-def assign(where: str, recipe: dict, parts: Sequence[str], records: Sequence[dict]) -> tuple[np.ndarray, dict]:
+def assign_splits(where: str, recipe: dict, parts: Sequence[str], records: Sequence[dict]) -> tuple[np.ndarray, dict]:
     """Return the split of each document, and what there is to say of those that were dropped.
 
     where    config key of the text, for the messages
@@ -188,7 +188,7 @@ def write_splits(
 
     recipe   max_documents (of each split, None for all); where a text has several sources: sources (the name of each
              part's) and weights (by name)
-    codes    split of each document of the parts, as `assign` returns it
+    codes    split of each document of the parts, as `assign_splits` returns it
     outputs  path of each split; beside it, with the extension .lengths.npy, comes the length of each document
     """
     names = recipe.get("sources", [""] * len(parts))
@@ -202,7 +202,7 @@ def write_splits(
         }
         for time in range(math.ceil(max(weights))):
             for number, batch, own in with_codes(parts, codes, [weight > time for weight in weights], schema.names):
-                own = np.where(repeated(batch, weights[number], time) | (own != TRAIN), own, len(SPLITS))
+                own = np.where(taken_again(batch, weights[number], time) | (own != TRAIN), own, len(SPLITS))
                 for code, split in enumerate(SPLITS):
                     if not time or code == TRAIN:
                         files[split].take(batch, np.flatnonzero(own == code), names[number])
@@ -230,7 +230,7 @@ def with_codes(
                 first += batch.num_rows
 
 
-def repeated(batch: pa.RecordBatch, weight: float, time: int) -> np.ndarray:
+def taken_again(batch: pa.RecordBatch, weight: float, time: int) -> np.ndarray:
     """Return whether each document of a batch is taken once more, after it was taken `time` times.
 
     A document is taken floor(weight) times, and once more where its key, which is random, is low enough. Its second

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tpulm.core.errors import UserError
-from tpulm.corpus.documents import in_words
+from tpulm.corpus.documents import reason_in_words
 from tpulm.specs.artifacts import SPLITS
 
 
@@ -119,7 +119,7 @@ def with_splits(record: dict, recipe: Mapping, splits: Mapping, sources: Mapping
     return record | {"splits": splits}
 
 
-def summed(parts: Sequence[dict], dropped: Mapping[str, Mapping[str, int]]) -> tuple[dict, dict]:
+def sum_parts(parts: Sequence[dict], dropped: Mapping[str, Mapping[str, int]]) -> tuple[dict, dict]:
     """Return what `write_splits` returns for a text, of what it returned for each of its parts: `splits`, `sources`.
 
     dropped  how many documents of each split were dropped, by reason
@@ -140,7 +140,7 @@ def summed(parts: Sequence[dict], dropped: Mapping[str, Mapping[str, int]]) -> t
 
 def in_words_of(split: str, figures: Mapping, dropped: Mapping[str, int]) -> str:
     """Return what is said of a finished split."""
-    reasons = [f"{count:,} {in_words(reason)}" for reason, count in dropped.items() if count]
+    reasons = [f"{count:,} {reason_in_words(reason)}" for reason, count in dropped.items() if count]
     return (
         f"{split}: {figures['documents']:,} documents, {figures['characters']:,} characters; "
         f"dropped {', '.join(reasons) or 'none'}"

@@ -94,7 +94,7 @@ def choices(asked: list[str], configfile: list[Path] | None, results: Path | Non
             continue
         try:
             there = finished_models.models(place) if step is None else list(finished_models.begun(place))
-            stage, name = finished_models.chosen(run, there, place)
+            stage, name = finished_models.choose_model(run, there, place)
             if step is None:
                 model = of_model(stage, folders_of(stage, name, place, config), shared)
                 tasks = of_tasks(place, name) if stage == "mlm" else {}
@@ -142,7 +142,7 @@ def places_of(
 
 def unfinished(run: str, place: Path) -> int | None:
     """Return the step of the last checkpoint of a run that a person names, where it has not finished."""
-    name, finished = finished_models.named(run), finished_models.models(place)
+    name, finished = finished_models.short_name(run), finished_models.models(place)
     steps = {
         model: step for model, step in finished_models.begun(place).items() if name in (model, model.partition("/")[2])
     }

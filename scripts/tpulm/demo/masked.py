@@ -12,7 +12,7 @@ from tpulm.demo.choice import Prompt, Settings, Tell
 from tpulm.demo.tokens import shown_of
 from tpulm.evaluation.jax_scoring import Scorer
 from tpulm.evaluation.material import Passage
-from tpulm.evaluation.rows import encode, masked_rows, unknown_nats
+from tpulm.evaluation.rows import encode_passages, masked_rows, unknown_nats
 from tpulm.models.loading import FillMask
 from tpulm.models.sharding import Sharded
 from tpulm.training.train_step import masked_lm
@@ -50,7 +50,7 @@ class Masked:
 
     def score(self, text: str, tell: Tell) -> None:
         """Tell the tokens of a text, how probable each is, and the pseudo bits per byte, as evaluations have them."""
-        (encoded,) = encode(self.tokenizer, [Passage.of(text)])
+        (encoded,) = encode_passages(self.tokenizer, [Passage.of(text)])
         room = self.most - len(self.tokenizer.before) - len(self.tokenizer.after)
         if not 0 < len(encoded.ids) <= room:
             raise UserError(f"the text has {len(encoded.ids):,} tokens; allowed: 1 to {room:,}.")

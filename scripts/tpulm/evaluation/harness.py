@@ -20,7 +20,7 @@ from tpulm.compat import lm_eval as compat
 from tpulm.core.errors import UserError
 from tpulm.evaluation.item_means import Scored, mean_score
 from tpulm.evaluation.overlap import count_in_training
-from tpulm.specs.harness_tasks import LOCAL, described, relocated
+from tpulm.specs.harness_tasks import LOCAL, full_description, relocated
 from tpulm.specs.scores import Score
 
 # Metrics of one right answer among those that are given.
@@ -40,7 +40,7 @@ def results_of(lm: LM, key: str, recipe: Mapping[str, Any], paths: Mapping[str, 
     Raises UserError for a task that the harness does not know, or that cannot be read.
     """
     if "file" in recipe:
-        description = relocated(described(key, recipe["file"]), paths)
+        description = relocated(full_description(key, recipe["file"]), paths)
         description["dataset_kwargs"] = description["dataset_kwargs"] | {"cache_dir": cache}
         manager = TaskManager(include_defaults=False)
         task: Any = description
@@ -139,7 +139,7 @@ def strings(value: object) -> Iterator[str]:
             yield from strings(one)
 
 
-def scores_of(
+def harness_scores(
     name: str, task: str | None, results: Mapping[str, Any], in_training: Collection[str] | None = None
 ) -> list[Scored]:
     """Return the scores of a task, one a metric, each with its values by item.
@@ -154,7 +154,11 @@ def scores_of(
     tasks = sorted(results["samples"])
     total = results["results"].get(task, results["results"][tasks[0]])
     if len(tasks) > 1 and not (task in results["results"] and metrics(total)):  # of tasks that are not added up
-        return [one for own in tasks for one in scores_of(f"{name}: {own}", own, alone(results, own), in_training)]
+        return [
+            one
+            for own in tasks
+            for one in harness_scores(f"{name}: {own}", own, results_of_task(results, own), in_training)
+        ]
     shots = results["n-shot"].get(tasks[0]) or 0
     on = f"{name}, {shots} example{'' if shots == 1 else 's'} shown"
     found: list[Scored] = []
@@ -211,7 +215,7 @@ def metrics(total: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def alone(results: Mapping[str, Any], task: str) -> dict[str, Any]:
+def results_of_task(results: Mapping[str, Any], task: str) -> dict[str, Any]:
     """Return the results of one of several tasks."""
     return dict(results) | {"samples": {task: results["samples"][task]}, "results": {task: results["results"][task]}}
 

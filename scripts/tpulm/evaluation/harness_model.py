@@ -34,7 +34,7 @@ def padded_length(length: int, longest: int) -> int:
     return max(length, min(size, longest))
 
 
-def batches(lengths: Sequence[int], longest: int, replicas: int) -> Iterator[tuple[list[int], int]]:
+def batches_by_length(lengths: Sequence[int], longest: int, replicas: int) -> Iterator[tuple[list[int], int]]:
     """Yield which rows are a batch, and its length.
 
     lengths   tokens of each row; longest  of the lengths to pad to
@@ -204,7 +204,7 @@ class KerasLM(TemplateLM):
         stops = self.stop_ids(until)
         texts = [""] * len(contexts)
         lengths = [len(row) + new for row in encoded]
-        for chosen, length in batches(lengths, self.max_length, self.distribution.num_model_replicas):
+        for chosen, length in batches_by_length(lengths, self.max_length, self.distribution.num_model_replicas):
             size = len(chosen) + -len(chosen) % self.distribution.num_model_replicas
             tokens = np.full((size, length), self.special["pad"], np.int32)
             mask = np.zeros((size, length), bool)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from tpulm.evaluation.material import Passage
-from tpulm.evaluation.rows import Batch, Row, batched, causal_rows, costs_of, encode, summed
+from tpulm.evaluation.rows import Batch, Row, batched, causal_rows, costs_of, encode_passages, sum_by_text
 from tpulm.models.sharding import Sharded, batch_sharding
 from tpulm.models.token_losses import losses_and_correct
 from tpulm.tokenization.tokenizer import TextTokenizer
@@ -35,7 +35,7 @@ class Scorer:
 
     def __call__(self, rows: Iterable[Row], texts: int) -> np.ndarray:
         """Return the negative log-likelihood of each of so many texts, by their rows: nats, float64 [texts]."""
-        return summed(((batch, costs) for batch, costs, _ in self.measured(batched(rows, *self.shapes))), texts)
+        return sum_by_text(((batch, costs) for batch, costs, _ in self.measured(batched(rows, *self.shapes))), texts)
 
     def measured(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, np.ndarray, np.ndarray]]:
         """Yield each batch with the cost of each row, and whether all of its scored tokens are the likeliest ones."""
@@ -70,7 +70,7 @@ class CausalScorer:
 
         recipe  sequence_length; batch_size and microbatches, which say what fits into memory
         """
-        self.tokenizer, self.texts, self.encoded = tokenizer, texts, encode(tokenizer, texts)
+        self.tokenizer, self.texts, self.encoded = tokenizer, texts, encode_passages(tokenizer, texts)
         self.length = recipe["sequence_length"]
         tokens = recipe["batch_size"] // recipe["microbatches"] * self.length
         self.score = Scorer(model, distribution, causal_lm, tokens, self.length)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tpulm.evaluation.material import Passage
-from tpulm.evaluation.rows import encode, unknown_nats
+from tpulm.evaluation.rows import encode_passages, unknown_nats
 from tpulm.tokenization.tokenizer import TextTokenizer
 
 ORDER = 5
@@ -63,7 +63,7 @@ class KneserNey:
             self.tables.insert(0, Table(keys[order - 1], counts, totals, kinds, discount))
 
     def nats(self, documents: Ids, scored: Scored = None) -> np.ndarray:
-        """Return the negative log-likelihood of each document without its end, float64 [documents]; see `summed`."""
+        """Return the negative log-likelihood of each document without its end, float64 [documents]."""
         stream, predicted = joined(documents, self.start)
         numbers = np.zeros(len(stream), np.int64)
         shares = np.full(len(stream), 1 / (self.base - 1))
@@ -78,7 +78,7 @@ class KneserNey:
             likely = (np.maximum(counts - table.discount, 0) + rest) / np.maximum(totals, 1)
             shares = np.where(totals > 0, likely, shares)
             numbers = np.where(found, places, -1)
-        return summed(-np.log(shares[predicted]), documents, scored)
+        return sum_by_document(-np.log(shares[predicted]), documents, scored)
 
 
 class Unigram:
@@ -91,9 +91,9 @@ class Unigram:
         self.costs = np.log(counts.sum()) - np.log(counts)
 
     def nats(self, documents: Ids, scored: Scored = None) -> np.ndarray:
-        """Return the negative log-likelihood of each document, float64 [documents]; see `summed`."""
+        """Return the negative log-likelihood of each document, float64 [documents]; see `sum_by_document`."""
         flat = np.fromiter((token for ids in documents for token in ids), np.int64)
-        return summed(self.costs[flat], documents, scored)
+        return sum_by_document(self.costs[flat], documents, scored)
 
 
 def joined(documents: Ids, start: int) -> tuple[np.ndarray, np.ndarray]:
@@ -114,7 +114,7 @@ def estimate(counts: np.ndarray) -> float:
     return once / (once + 2 * twice) if once else 0.5
 
 
-def summed(values: np.ndarray, documents: Ids, scored: Scored = None) -> np.ndarray:
+def sum_by_document(values: np.ndarray, documents: Ids, scored: Scored = None) -> np.ndarray:
     """Return the sum of the values of each document, of which each token has one; float64 [documents].
 
     scored  of each document, 1 for each token whose value counts, and 0 for others; None where all do
@@ -149,7 +149,7 @@ def ngram_costs(
     tokenizer: TextTokenizer, training: Sequence[np.ndarray], passages: Sequence[Passage]
 ) -> dict[str, np.ndarray]:
     """Return what each passage costs the models of training documents, nats, float64 [passages], by model."""
-    encoded = encode(tokenizer, passages)
+    encoded = encode_passages(tokenizer, passages)
     ids, scored, unknown = [one.ids for one in encoded], [one.scored for one in encoded], unknown_nats(encoded)
     models = {"unigram": Unigram, "kneser_ney": KneserNey}
     return {name: model(training, tokenizer.size).nats(ids, scored) + unknown for name, model in models.items()}

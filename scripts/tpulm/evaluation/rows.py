@@ -29,7 +29,7 @@ class Encoded:
     scored: np.ndarray | None = None
 
 
-def encode(tokenizer: TextTokenizer, passages: Sequence[Passage]) -> list[Encoded]:
+def encode_passages(tokenizer: TextTokenizer, passages: Sequence[Passage]) -> list[Encoded]:
     """Return the tokens of passages."""
     found, unknown = [], tokenizer.special.get("unk")
     encodings = tokenizer.encodings([passage.text for passage in passages]) if passages else []
@@ -173,7 +173,7 @@ def stacked(rows: Sequence[Row], width: int, size: int) -> Batch:
     return Batch(texts, arrays)
 
 
-def summed(batches: Iterable[tuple[Batch, np.ndarray]], texts: int) -> np.ndarray:
+def sum_by_text(batches: Iterable[tuple[Batch, np.ndarray]], texts: int) -> np.ndarray:
     """Return the sum of what the rows of each text cost, float64 [texts].
 
     batches  each with what its rows cost, float [rows]

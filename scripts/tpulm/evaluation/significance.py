@@ -105,7 +105,7 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
     return found
 
 
-def compared(one: Trained, two: Trained) -> list[dict]:
+def compare_scores(one: Trained, two: Trained) -> list[dict]:
     """Return a row for each score that both models have, by COLUMNS.
 
     value_first, value_second, difference (second minus first), low and high (its 95 % interval)

@@ -160,7 +160,7 @@ def measured(predictions: pd.DataFrame, metrics: list[str], labels: int) -> pd.D
     return chains.assign(selected=chains["rate"] == chains["weights"].map(best))
 
 
-def scores_of(
+def scores_of_task(
     task: str,
     recipe: Mapping,
     predictions: pd.DataFrame,

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tpulm.evaluation.rows import Row, batched, summed
+from tpulm.evaluation.rows import Row, batched, sum_by_text
 from tpulm.training.tensorflow_model import cross_entropy, predictions
 from tpulm.training.tensorflow_runtime import graph, tf, transformers
 
@@ -33,4 +33,4 @@ def score(
     run = graph(costs).get_concrete_function(ARRAYS)  # type: ignore[attr-defined]
     batches = batched(rows, tokens, longest)
     scored = ((batch, run({name: tf.constant(batch.arrays[name]) for name in ARRAYS}).numpy()) for batch in batches)
-    return summed(scored, texts)
+    return sum_by_text(scored, texts)

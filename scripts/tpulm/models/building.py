@@ -76,7 +76,7 @@ def build_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
     prepare(model, spec, distribution)
     if spec.only_lora:
         draw_adapter(model, spec.seed)
-    sharding.check(model.variables, distribution)
+    sharding.check_shardings(model.variables, distribution)
     return model
 
 

@@ -24,7 +24,7 @@ from tpulm.core.files import read_json, write_json
 from tpulm.core.random_streams import generator
 from tpulm.specs.causal_families import FAMILIES, TARGETS, layers_of
 from tpulm.specs.training_step import ModelSpec
-from tpulm.tokenization.byte_level import cut_words, parts_of
+from tpulm.tokenization.byte_level import cut_words, vocabulary_and_merges
 
 EPOCH = "1970-01-01@00:00:00"  # in place of the clock, in the metadata of presets
 
@@ -56,7 +56,7 @@ def make_preprocessor(architecture: str, vocabulary: Path, sequence_length: int)
     family = FAMILIES[architecture]
     if family.byte_level and vocabulary.suffix == ".json":
         name = family.byte_level.tokenizer
-        ids, merges = parts_of(vocabulary)
+        ids, merges = vocabulary_and_merges(vocabulary)
         special = {"unsplittable_tokens": family.byte_level.special}  # by itself, Llama 3's has a set of them
         tokenizer = cut_words(getattr(keras_hub.models, name)(vocabulary=ids, merges=merges, **special))
     else:

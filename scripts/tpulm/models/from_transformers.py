@@ -43,7 +43,7 @@ def load_transformers(folder: Path, where: str) -> keras.Model:
            where a byte-level vocabulary is not that of keras-hub's class.
     """
     config = read_json(folder / "config.json")
-    with described(folder, as_keras_hub_reads_it(config)) as place:
+    with folder_with_config(folder, as_keras_hub_reads_it(config)) as place:
         epsilon = {"layer_norm_epsilon": config["rms_norm_eps"]} if "rms_norm_eps" in config else {}
         backbone = keras_hub.models.Backbone.from_preset(place, load_weights=False, **epsilon)
         task = task_of(type(backbone))
@@ -73,7 +73,7 @@ def as_keras_hub_reads_it(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def described(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:
+def folder_with_config(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:
     """Yield a folder with the files of another one, and this config in it."""
     with tempfile.TemporaryDirectory() as place:
         for path in folder.iterdir():

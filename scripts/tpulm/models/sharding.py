@@ -251,9 +251,9 @@ def set_up(
 
 
 def partitioning(model: keras.Model, distribution: Sharded) -> list[dict]:
-    """Return for each variable of a model how it is sharded. Raises UserError, see `check`."""
+    """Return for each variable of a model how it is sharded. Raises UserError, see `check_shardings`."""
     trainable = {id(variable) for variable in model.trainable_variables}
-    check(model.variables, distribution)
+    check_shardings(model.variables, distribution)
     rows = []
     for variable in model.variables:
         if "seed_generator" in variable.path:
@@ -284,7 +284,7 @@ def check_overrides(variables: list, distribution: Sharded) -> None:
             )
 
 
-def check(variables: list, distribution: Sharded) -> None:
+def check_shardings(variables: list, distribution: Sharded) -> None:
     """Compare how variables are sharded with the layout map. Raises UserError for the first that differs."""
     check_overrides(variables, distribution)
     for variable in variables:

@@ -117,7 +117,7 @@ CLASSES = {
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
-def kind_of(backbone: "keras.Model", byte_level: bool) -> str:
+def class_key(backbone: "keras.Model", byte_level: bool) -> str:
     """Return the key of CLASSES for a backbone, or the name of its class."""
     sizes, name = backbone.get_config(), type(backbone).__name__
     if name == "GemmaBackbone" and sizes["use_post_ffw_norm"] and sizes["use_post_attention_norm"]:
@@ -136,7 +136,7 @@ def transformers_config(
     Raises UserError for a model that transformers has no counterpart of.
     """
     backbone = model.backbone
-    sizes, kind = backbone.get_config(), kind_of(backbone, byte_level)
+    sizes, kind = backbone.get_config(), class_key(backbone, byte_level)
     refuse_unknown(kind, sizes)
     prefix, model_type, positions = CLASSES[kind]
     gemma = kind.startswith("Gemma")
@@ -265,7 +265,7 @@ def tensors_of(model: "keras.Model", byte_level: bool) -> dict[str, Tensor]:
         read = partial(read_weight, weight)
         name = transformers_name(weight.path, post_norms)
         found[name] = Tensor.of(weight.shape, weight.value.dtype.itemsize, read)
-        if name.endswith("o_proj.weight") and kind_of(model.backbone, byte_level) == QWEN_AS_LLAMA:
+        if name.endswith("o_proj.weight") and class_key(model.backbone, byte_level) == QWEN_AS_LLAMA:
             # The bias that Llama's has, too; transformers would draw it.
             nothing = partial(np.zeros, weight.shape[-1:], weight.value.dtype)
             found[name.replace("weight", "bias")] = Tensor.of(weight.shape[-1:], weight.value.dtype.itemsize, nothing)

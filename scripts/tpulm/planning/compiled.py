@@ -13,7 +13,7 @@ import jax
 from tpulm.core.accelerators import Topology
 from tpulm.core.devices import cache_folder
 from tpulm.core.files import read_json, sha256, write_json
-from tpulm.planning.totals import read
+from tpulm.planning.totals import total_work
 from tpulm.workflow.code_inputs import imported
 
 # What is wanted, and what the compiler leaves to a program on this chip.
@@ -35,11 +35,11 @@ def program_sha256(lowered: jax.stages.Lowered) -> str:
 
 
 def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: list, attended: float = 1.0) -> dict:
-    """Return what the compiler says of a program, per device: bytes of memory, and what `totals.read` returns; and
+    """Return what the compiler says of a program, per device: bytes of memory, what `totals.total_work` returns, and
     the program's SHA-256.
 
     devices   of a topology description, in the order of the program's partitions
-    attended  see `tpulm.planning.totals.read`
+    attended  see `tpulm.planning.totals.total_work`
 
     The same program for the same slice and compiler is compiled once in a folder. Where it does not fit, the
     compiler stops and says only how much it needs in all, and how much is usable: then arguments and flops are
@@ -86,7 +86,7 @@ def compile_and_read(lowered: jax.stages.Lowered, slice_: Topology, places: list
         "program": memory.generated_code_size_in_bytes,
         "total": total,
         "usable": None,
-    } | read(program.as_text(), slice_, places, attended)
+    } | total_work(program.as_text(), slice_, places, attended)
 
 
 def too_large(total: int, usable: int) -> dict:

@@ -106,7 +106,7 @@ def collectives_inside(module: Module, instruction: Instruction) -> list[tuple[s
     return found
 
 
-def read(text: str, slice_: Topology, coordinates: Iterable[Iterable[int]], attended: float = 1.0) -> dict:
+def total_work(text: str, slice_: Topology, coordinates: Iterable[Iterable[int]], attended: float = 1.0) -> dict:
     """Return what a device does in a compiled program for a slice.
 
     coordinates  of the chip of each device, in the order of the program's partitions

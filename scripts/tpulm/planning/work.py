@@ -224,11 +224,11 @@ def written_by(module: Module, computation: Computation, arrays: tuple[Array, ..
     if len(names) != len(arrays):
         return sum(a.hbm for a in arrays)
     return sum(
-        written(module, computation, name, array) for name, array in zip(names, arrays, strict=True) if array.hbm
+        bytes_written(module, computation, name, array) for name, array in zip(names, arrays, strict=True) if array.hbm
     )
 
 
-def written(module: Module, computation: Computation, name: str, array: Array) -> int:
+def bytes_written(module: Module, computation: Computation, name: str, array: Array) -> int:
     """Return the bytes that are written of one result of a fused computation."""
     instruction = computation.instructions[name]
     while instruction.opcode == "bitcast":

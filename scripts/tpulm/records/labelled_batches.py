@@ -16,7 +16,7 @@ ALL = slice(None)
 Arrays = dict[str, np.ndarray]
 
 
-def encode(tokenizer: "Tokenizer", columns: Mapping[str, list], predict: str, length: int, pad: int) -> Arrays:
+def encode_examples(tokenizer: "Tokenizer", columns: Mapping[str, list], predict: str, length: int, pad: int) -> Arrays:
     """Return the examples of a split as arrays, each with the examples in front.
 
     columns  of the split, see tpulm.corpus.examples; predict  of `tpulm.specs.label_heads`

@@ -83,11 +83,13 @@ def training_batch(records: Records, recipe: dict, step: int, rows: slice = ALL)
     """
     seed, size = recipe["seed"], recipe["batch_size"]
     indices = batch_records(len(records), seed, size, step)
-    found = read(records, indices[rows], lambda: blocks_ahead(len(records), seed, step * size))
+    found = read_features(records, indices[rows], lambda: blocks_ahead(len(records), seed, step * size))
     return apply_masking(records, found, ("masks", seed, step), recipe["masking"], rows, len(indices))
 
 
-def read(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> dict[str, np.ndarray]:
+def read_features(
+    records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]
+) -> dict[str, np.ndarray]:
     """Return of records input_ids, and what the packing adds: segment_ids or attention_mask; see `Records.features`."""
     return records.features(indices, ("input_ids", *MORE_FEATURES[records.manifest["packing"]]), upcoming)
 
@@ -100,7 +102,7 @@ def apply_masking(
     rows: slice = ALL,
     batch_size: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return what `read` returns, masked: the arrays of `mask_batch`, and what the packing adds."""
+    """Return what `read_features` returns, masked: the arrays of `mask_batch`, and what the packing adds."""
     vocabulary = records.manifest
     special = vocabulary["special_ids"]
     ids, known = found["input_ids"], sorted(set(special.values()))
@@ -116,7 +118,7 @@ def evaluation_batches(records: Records, most: int = EVALUATION_BATCH) -> Iterat
     size = min(EVALUATION_BATCH, 1 << (most.bit_length() - 1))
     for start in range(0, len(records), EVALUATION_BATCH):
         indices = np.arange(start, start + EVALUATION_BATCH)
-        found = read(records, np.minimum(indices, len(records) - 1), blocks_from(records, start))
+        found = read_features(records, np.minimum(indices, len(records) - 1), blocks_from(records, start))
         batch = apply_masking(records, found, ("masks of evaluation", start), EVALUATION_MASKING)
         batch["weights"][indices >= len(records)] = 0
         for first in range(0, EVALUATION_BATCH, size):

@@ -221,4 +221,4 @@ class Streamed(Records):
         """Return record `number` of a shard with its frame; one that came damaged is asked for once more."""
         begin, future = self.blocks[(int(self.starts[shard]) + number) // BLOCK][shard]
         framed = bucket.result(future, self.paths[shard])[start - begin : stop - begin]
-        return framed if intact(framed) else bucket.read(self.paths[shard], start, stop)
+        return framed if intact(framed) else bucket.read_object(self.paths[shard], start, stop)

@@ -272,7 +272,7 @@ def require_nonempty(blocks: Iterable[Features], reason: Callable[[], str]) -> I
         raise UserError(reason())
 
 
-def merge(splits: dict[str, list[dict]], layout: dict) -> dict:
+def merge_sidecars(splits: dict[str, list[dict]], layout: dict) -> dict:
     """Return a manifest: of the sidecars of each split's shards, in order, and the layout of the records.
 
     layout  sequence_length, tokens_per_record, packing; where the responses count, responses

@@ -54,7 +54,7 @@ def frame(records: Sequence[bytes]) -> bytes:
     return b"".join(chain.from_iterable(parts))
 
 
-def encode(features: dict[str, np.ndarray]) -> list[bytes]:
+def serialise(features: dict[str, np.ndarray]) -> list[bytes]:
     """Return records as serialised tf.train.Examples, equal to what TensorFlow writes with its keys sorted.
 
     features  name to values from 0 to 2**31 - 1, int32 of shape [records, values]
@@ -64,7 +64,7 @@ def encode(features: dict[str, np.ndarray]) -> list[bytes]:
     heads: dict[tuple[int, ...], list[bytes]] = {}
     records = []
     for sizes, *parts in zip(
-        zip(*(np.diff(ends).tolist() for _, ends in values), strict=True), *map(cut, values), strict=True
+        zip(*(np.diff(ends).tolist() for _, ends in values), strict=True), *map(row_bytes, values), strict=True
     ):
         if sizes not in heads:
             heads[sizes] = example_heads(names, sizes)
@@ -95,7 +95,7 @@ def varints(values: np.ndarray) -> tuple[bytes, np.ndarray]:
     return data[used].tobytes(), np.concatenate([[0], np.cumsum(sizes)])
 
 
-def cut(values: tuple[bytes, np.ndarray]) -> Iterator[bytes]:
+def row_bytes(values: tuple[bytes, np.ndarray]) -> Iterator[bytes]:
     """Yield the bytes of each row of `varints`."""
     data, ends = values
     bounds = ends.tolist()
@@ -133,14 +133,14 @@ def example_heads(names: list[str], sizes: tuple[int, ...]) -> list[bytes]:
 
 
 def write_records(path: str | Path, index: str | Path, blocks: Iterable[dict[str, np.ndarray]]) -> dict[str, int | str]:
-    """Write records (blocks as `encode` takes them) as a TFRecord file with its index, each whole or not.
+    """Write records (blocks as `serialise` takes them) as a TFRecord file with its index, each whole or not.
 
     Returns records, bytes and sha256 of the file, and index_sha256.
     """
     places, place, digest = [np.zeros(1, np.int64)], 0, hashlib.sha256()
     with atomic_write(path) as partial, open(partial, "wb", buffering=1 << 20) as file:
         for block in blocks:
-            records = encode(block)
+            records = serialise(block)
             framed = frame(records)
             file.write(framed)
             digest.update(framed)

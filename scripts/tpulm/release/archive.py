@@ -100,12 +100,12 @@ def source_files(root: Path) -> dict[str, Path]:
     for name in sorted(set(names)):
         path = root / name
         if not name.endswith(ENDINGS) and (path.is_symlink() or path.is_file()):
-            check(name, path, root)
+            check_file(name, path, root)
             found[name] = path
     return found
 
 
-def check(name: str, path: Path, root: Path) -> None:
+def check_file(name: str, path: Path, root: Path) -> None:
     """Refuse a file that cannot be in an archive, or must not be. Raises UserError."""
     if not name.isprintable() or "\\" in name:  # as undecodable bytes, too
         raise UserError(f"the workflow's folder has a file named {name!a}; nothing is archived. Rename it.")
@@ -227,7 +227,7 @@ How every number of this run came about: what was trained, on what, by which job
 {changed}"""
 
 
-def contents(
+def archive_files(
     recipe: Mapping[str, Any], targets: Iterable[str], root: Path
 ) -> tuple[dict[str, bytes | Path], dict[str, Any]]:
     """Return the files of an archive by their names in it, and the manifest without them.

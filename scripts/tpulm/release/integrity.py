@@ -22,12 +22,12 @@ def is_ours(path: str | Path, results: Path) -> bool:
     return not deleted and below.parts[0] not in KEPT_FOLDERS
 
 
-def check(jobs: list[Job], made: Mapping[str, Job], results: Path) -> Iterator[tuple[str, dict[str, str]]]:
+def check_artifacts(jobs: list[Job], made: Mapping[str, Job], results: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield each folder of artifacts, such as results/mlm/tiny, and a sentence for each damaged file in it, by path.
 
     made  the job of each file below `results`
     """
-    others = dict(missing(jobs, made)) | dict(read_otherwise(jobs, made))
+    others = dict(missing_files(jobs, made)) | dict(read_otherwise(jobs, made))
 
     def folder_of(path: str) -> str:
         return str(results.joinpath(*Path(path).relative_to(results).parts[:-1][:2]))
@@ -37,7 +37,7 @@ def check(jobs: list[Job], made: Mapping[str, Job], results: Path) -> Iterator[t
         yield folder, {path: others[path] for path in files if path in others} | dict(damages_of(files, made))
 
 
-def missing(jobs: list[Job], made: Mapping[str, Job]) -> Iterator[tuple[str, str]]:
+def missing_files(jobs: list[Job], made: Mapping[str, Job]) -> Iterator[tuple[str, str]]:
     """Yield each file that is gone though one is there that was made of it, or with it; and a sentence.
 
     The arrays of a pruned checkpoint are not missed.

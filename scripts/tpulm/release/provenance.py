@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tpulm.core.devices import in_words
+from tpulm.core.devices import devices_in_words
 from tpulm.core.errors import UserError
 from tpulm.core.files import sha256
 from tpulm.core.ledger import COPIES, FOLDER, Job, folder_of, jobs_of, maker_of, makers, replaced_since
@@ -163,5 +163,5 @@ def when(job: Mapping[str, Any]) -> str:
     parts += [f"{repeated} steps repeated"] if repeated else []
     host = job["host"]
     parts.append(f"{host['processors']} x {host['processor']}, Python {host['python']}")
-    parts += [in_words(job["accelerators"])] if job["accelerators"] else []
+    parts += [devices_in_words(job["accelerators"])] if job["accelerators"] else []
     return ", ".join(parts)

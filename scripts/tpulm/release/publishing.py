@@ -29,15 +29,15 @@ LAST = (MANIFEST, CARD)
 
 
 def checked(recipe: Mapping, inputs: Sequence[str]) -> dict[str, Path]:
-    """Return the files of an artifact, see `contents`. Raises UserError where one is not as its job left it.
+    """Return the files of an artifact, see `published_files`. Raises UserError where one is not as its job left it.
 
     recipe  names
     """
     ledger.refuse_changed(inputs, job_record.known_jobs())
-    return contents(recipe["names"], inputs)
+    return published_files(recipe["names"], inputs)
 
 
-def contents(names: Iterable[str], inputs: Iterable[str]) -> dict[str, Path]:
+def published_files(names: Iterable[str], inputs: Iterable[str]) -> dict[str, Path]:
     """Return the files of an artifact by their paths at the place that they go to, in the order in which they go.
 
     names  the paths there of `inputs`; of a folder, each file goes where it is in there, apart from hidden ones

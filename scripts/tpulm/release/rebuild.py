@@ -114,11 +114,11 @@ def compare(
     """Compare every artifact of a folder with the archive; print what was found; return what to say of a difference."""
     with zipfile.ZipFile(folder / manifest["target"]) as made:
         again, there = json.loads(made.read("manifest.json")), json.loads(made.read("jobs.json"))
-    same = kind_of(jobs) == kind_of(there)
+    same = processors_of(jobs) == processors_of(there)
     if not same:
         print(
-            f"made on {kind_of(jobs)}, and again on {kind_of(there)}: the numbers of models are compared with a "
-            f"tolerance of {RELATIVE:.0%} or {ABSOLUTE}."
+            f"made on {processors_of(jobs)}, and again on {processors_of(there)}: numbers of models are compared with "
+            f"a tolerance of {RELATIVE:.0%} or {ABSOLUTE}."
         )
     found: Counter = Counter()
     first = None
@@ -159,7 +159,7 @@ def verdict_on(
         return "different: other bytes"
     if Path(path).name not in EVALUATED_MODELS or not before["included"]:
         return "not compared on another CPU"
-    numbers = dict(numbers_of(json.loads(archive.read(path)), "")), dict(numbers_of(read(folder / path), ""))
+    numbers = dict(numbers_of(json.loads(archive.read(path)), "")), dict(numbers_of(read_json_file(folder / path), ""))
     for key in sorted(numbers[0].keys() | numbers[1].keys()):
         one, other = numbers[0].get(key, math.nan), numbers[1].get(key, math.nan)
         if not math.isclose(one, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE):
@@ -167,7 +167,7 @@ def verdict_on(
     return "within tolerance"
 
 
-def read(path: Path) -> Any:
+def read_json_file(path: Path) -> Any:
     """Return what a JSON file holds."""
     return json.loads(path.read_bytes())
 
@@ -184,7 +184,7 @@ def numbers_of(value: Any, key: str) -> Iterator[tuple[str, float]]:
         yield key, float(value)
 
 
-def kind_of(jobs: list[Mapping[str, Any]]) -> str:
+def processors_of(jobs: list[Mapping[str, Any]]) -> str:
     """Return the kinds of processors that jobs ran on: what floating-point sums depend on."""
     hosts = [(job["host"], job["accelerators"]) for job in jobs if job["host"]]
     kinds = {" ".join([host[key] for key in PROCESSOR] + sorted(devices)) for host, devices in hosts}

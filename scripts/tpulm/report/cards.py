@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from tpulm.core.devices import in_words
+from tpulm.core.devices import devices_in_words
 from tpulm.core.files import read_json
 from tpulm.report.sources import source_of
 from tpulm.specs.scores import WHOLE, Score, find_scores, scores_in
@@ -227,8 +227,8 @@ def model(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
     scores = [score for content in (metrics, *facts["scores"]) for score in scores_in(content)]
     rows = []
     for score in (score for score in scores if score.part == WHOLE):
-        baselines = ", ".join(f"{name} {shown(value)}" for name, value in score.compared_with.items())
-        interval = "" if score.low is None else f"{shown(score.low)} to {shown(score.high)}"
+        baselines = ", ".join(f"{name} {format_cell(value)}" for name, value in score.compared_with.items())
+        interval = "" if score.low is None else f"{format_cell(score.low)} to {format_cell(score.high)}"
         rows.append([score.on, score.metric.replace("_", " "), score.value, interval, baselines, score.items])
     characters = facts["corpus"].get("splits", {}).get("train", {}).get("characters")
     stage = "mlm" if masked else "finetune" if "base" in recipe else "base"
@@ -272,8 +272,8 @@ def hub_datasets(corpus: Mapping) -> list[str]:
 
 def procedure(recipe: Mapping) -> str:
     """Return how a model was trained, as a table of the keys of the config."""
-    rows = [[key, written(value)] for key, value in recipe["training"].items() if value is not None]
-    rows += [[f"model.{key}", written(value)] for key, value in recipe.get("model", {}).items()]
+    rows = [[key, format_setting(value)] for key, value in recipe["training"].items() if value is not None]
+    rows += [[f"model.{key}", format_setting(value)] for key, value in recipe.get("model", {}).items()]
     backend = FRAMEWORKS[recipe["training"].get("backend", "jax")]
     return f"Trained with {backend} by a Snakemake workflow with these keys:\n\n" + table(["key", "value"], rows)
 
@@ -309,27 +309,27 @@ def versions(timings: Iterable[Mapping]) -> str:
 def hardware(timings: Iterable[Mapping]) -> str:
     """Return on what a model was trained, and how fast: medians of the lines of progress."""
     rows = list(timings)
-    devices = list(dict.fromkeys(in_words(row["devices"]) for row in rows))
+    devices = list(dict.fromkeys(devices_in_words(row["devices"]) for row in rows))
     if not rows:
         return ""
     seconds, speed = (median(float(row[key]) for row in rows) for key in ("seconds_per_step", "tokens_per_second"))
     return f"{', then '.join(devices) or 'Not recorded'}; {seconds:.3g} s per step, {speed:,.0f} tokens/s (medians)."
 
 
-def written(value: object) -> str:
+def format_setting(value: object) -> str:
     """Return a value of the config in a line."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {written(inner)}" for key, inner in value.items() if inner is not None)
-    return ", ".join(map(written, value)) if isinstance(value, list | tuple) else str(value)
+        return ", ".join(f"{key}: {format_setting(inner)}" for key, inner in value.items() if inner is not None)
+    return ", ".join(map(format_setting, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def table(head: list[str], rows: Iterable[Iterable[object]]) -> str:
     """Return a table in Markdown."""
-    lines = [head, ["---"] * len(head), *([shown(value) for value in row] for row in rows)]
+    lines = [head, ["---"] * len(head), *([format_cell(value) for value in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def shown(value: object) -> str:
+def format_cell(value: object) -> str:
     """Return a cell: integers with separators, floats to four digits that count."""
     if isinstance(value, int):
         return f"{value:,}"

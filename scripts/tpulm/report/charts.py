@@ -175,7 +175,7 @@ CONFIG = {
 }
 
 
-def save(spec: dict[str, Any], path: str) -> None:
+def save_svg(spec: dict[str, Any], path: str) -> None:
     """Draw a Vega-Lite specification and write it as SVG, whole or not at all."""
     import vl_convert
 

@@ -42,8 +42,8 @@ def curves_of(run: dict[str, Any], sources: Sources) -> dict[str, Any]:
     run was at some steps, for other axes. `files` are those that they are from, without the log.
     """
     folder, log = run["folder"], run["log"]
-    live = list(live_metrics.read(sources.files[log])) if log in sources else []
-    history, timings = (parts_of(folder, file, sources, log, live) for file in SEGMENT_FILES.values())
+    live = list(live_metrics.read_metrics(sources.files[log])) if log in sources else []
+    history, timings = (columns_so_far(folder, file, sources, log, live) for file in SEGMENT_FILES.values())
     # Of a segment that still runs only the log tells.
     done = history[1]["step"][-1] if history[1] else 0
     going = [record for record in live if record["step"] > done and "last_step" in record]
@@ -58,7 +58,7 @@ def curves_of(run: dict[str, Any], sources: Sources) -> dict[str, Any]:
     return found | {"files": [*history[0], *timings[0]]}
 
 
-def parts_of(folder: str, file: str, sources: Sources, log: str, live: list[dict]) -> tuple[list[str], dict]:
+def columns_so_far(folder: str, file: str, sources: Sources, log: str, live: list[dict]) -> tuple[list[str], dict]:
     """Return files and columns of a run's history or timings: of the whole run, or of the checkpoints there are.
 
     Where the log is newer than the file of the whole run, the run trains again: what is beyond the log's last step is
@@ -130,7 +130,7 @@ def scores_in_files(sources: Sources) -> list[dict[str, Any]]:
     ]
 
 
-def scores_of(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
+def final_scores(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
     """Return the scores of the models that runs end with, as `scores_in_files` does.
 
     Beside the score of a finetuned model stands that of its base, unless the evaluation has put it there.
@@ -147,7 +147,7 @@ def scores_of(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[
 
 
 def losses_of(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
-    """Return the scores on tokens of all models, in the order of the runs, as `scores_of` returns the others."""
+    """Return the scores on tokens of all models, in the order of the runs, as `final_scores` returns the others."""
     files = [run["metrics"] for run in runs if run["figures"]]
     files += [file for file in sources.names("mlm/*/metrics.json") if file not in files]  # of models from elsewhere
     return [
@@ -173,7 +173,7 @@ def first_measures(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def over_tokens(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
     """Return a chart for each metric on each set of items: the scores of every run's checkpoints by tokens seen.
 
-    runs  of `result_section.described`. Scores of kinds of items are drawn by plot_checkpoints
+    runs  of `result_section.describe_runs`. Scores of kinds of items are drawn by plot_checkpoints
 
     Each has metric, on, higher, spec and the files that its scores are from.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 from tpulm.core import ledger
 from tpulm.core.accelerators import mean_watts, slice_named
-from tpulm.core.devices import in_words
+from tpulm.core.devices import devices_in_words
 
 PAUSE = 60  # seconds in which no job ran that count as a pause between two commands
 
@@ -129,7 +129,7 @@ def costs_of(jobs: Iterable[Mapping[str, Any]], recipe: Mapping[str, Any]) -> di
             watts += seconds * (power or 0.0)
             money += seconds / 3600 * (price or 0.0)
             unpriced |= price is None
-            unknown |= {in_words({kind: number})} if power is None else set()
+            unknown |= {devices_in_words({kind: number})} if power is None else set()
     return {
         "thread_seconds": round(used, 3),
         "watts_per_thread": recipe["cpu_watts"],

@@ -15,8 +15,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from tpulm.report import data_section, result_section
-from tpulm.report.curves import losses_of, scores_of
-from tpulm.report.sources import STYLES, Sources, as_script, shown
+from tpulm.report.curves import final_scores, losses_of
+from tpulm.report.sources import STYLES, Sources, as_script, format_number
 
 SECTIONS = {
     "summary": "Summary",
@@ -71,12 +71,12 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {name: partial(shown, name) for name in STYLES} | {"with_keys": with_keys}
+    environment.filters |= {name: partial(format_number, name) for name in STYLES} | {"with_keys": with_keys}
     environment.tests["older"] = sources.older
     environment.globals |= {"as_script": as_script, "bar": data_section.bar, "linked": sources.linked}
-    runs = result_section.described(recipe, sources)
+    runs = result_section.describe_runs(recipe, sources)
     texts = data_section.texts(recipe, sources)
-    scores, losses = scores_of(runs, sources), losses_of(runs, sources)
+    scores, losses = final_scores(runs, sources), losses_of(runs, sources)
     contexts: dict[str, dict[str, Any]] = {
         "summary": result_section.summary(runs, scores, losses, sources) | {"texts": texts},
         "text": {"texts": texts},
@@ -90,7 +90,7 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
             "responses": data_section.responses(sources),
             "demo": result_section.demo(recipe, runs),
         },
-        "runs": result_section.compared(sources),
+        "runs": result_section.compared_runs(sources),
         "plan": result_section.plans(runs, sources),
         "partitioning": data_section.partitioning(sources),
         "jobs": result_section.jobs(recipe, sources),

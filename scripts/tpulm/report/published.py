@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from tpulm.core.devices import in_words
+from tpulm.core.devices import devices_in_words
 from tpulm.report.tables import aligned, held_out
 from tpulm.specs.artifacts import PUBLISHED_FIGURES
 
@@ -36,7 +36,7 @@ def beside_published(published: Mapping[str, Any], metrics: dict, history: Mappi
         if key not in published:
             continue
         said = name + (f", mean of the last {last:,} steps" if key.startswith("train") else "")
-        said += f", on {in_words(timings['devices'][-1])}" if key == "seconds_per_step" else ""
+        said += f", on {devices_in_words(timings['devices'][-1])}" if key == "seconds_per_step" else ""
         given, reason = published[key], published.get("differs", {}).get(key)
         words = f"not the same: {reason}" if reason else verdict(given, found[key], higher)
         rows.append({"figure": said, "published": given, "reached": found[key], "verdict": words})
@@ -62,7 +62,7 @@ def quoted(words: Sequence[str]) -> str:
     return ", ".join(word.strip() or "(nothing)" for word in words)
 
 
-def shown(value: float | str) -> str:
+def format_figure(value: float | str) -> str:
     """Return a figure of a row as text."""
     return value if isinstance(value, str) else f"{value:.4f}"
 
@@ -73,7 +73,8 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
     for run in runs:
         cells = [["figure", "published", "reached", "verdict"]]
         cells += [
-            [row["figure"], shown(row["published"]), shown(row["reached"]), row["verdict"]] for row in run["rows"]
+            [row["figure"], format_figure(row["published"]), format_figure(row["reached"]), row["verdict"]]
+            for row in run["rows"]
         ]
         parts.append(f"{run['run']} beside what is published in {run['source']}:\n\n{aligned(cells)}")
     return "\n".join(parts)

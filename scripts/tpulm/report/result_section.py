@@ -13,7 +13,7 @@ from tpulm.report import charts
 from tpulm.report.curves import curves_of, first_measures, over_tokens, parameters_of
 from tpulm.report.jobs import PAUSE
 from tpulm.report.sources import Sources, devices_of
-from tpulm.report.tables import HEAD, name_of, notes_of, rows_of, show, title_of
+from tpulm.report.tables import HEAD, notes_of, plan_name, rows_of, show, title_of
 from tpulm.report.verdicts import verdicts
 from tpulm.specs.artifacts import CHECKPOINT_FILES, TRAINED_ON
 from tpulm.specs.scores import LOSS, scores_in
@@ -23,7 +23,7 @@ PUBLISHED = "compare/published.json"
 LOSSES = {"mlm": "nats per masked token", "base": "nats per token", "finetune": "nats per token"}
 
 
-def described(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:
+def describe_runs(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:
     """Return every run with what is known of it."""
     runs, devices = [], devices_of(recipe, sources)
     for run in recipe["runs"]:
@@ -90,7 +90,7 @@ def pick(run: Mapping[str, Any]) -> dict[str, Any]:
 def quality(
     runs: list[dict[str, Any]], scores: Sequence[dict[str, Any]], losses: Sequence[dict[str, Any]], sources: Sources
 ) -> dict[str, Any]:
-    """Return all scores: those of `curves.scores_of`, and the losses of `curves.losses_of`."""
+    """Return all scores: those of `curves.final_scores`, and the losses of `curves.losses_of`."""
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for row in (row for row in scores if row["score"].leads):
         score = row["score"]
@@ -161,7 +161,7 @@ def best_of(
     return rows
 
 
-def compared(sources: Sources) -> dict[str, Any]:
+def compared_runs(sources: Sources) -> dict[str, Any]:
     """Return the comparison of runs, of stages that have several."""
     file = "compare/runs.csv"
     columns = sources.columns(file) if file in sources else {}
@@ -193,10 +193,10 @@ def plans(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
     """Return the plans beside what was measured."""
     by_label = {run["label"]: run for run in runs}
     found = {file: sources.json(file) for file in sources.names("plan/*/*/*.json")}
-    found = {file: plan for file, plan in found.items() if "task" in plan or name_of(plan) in by_label}
+    found = {file: plan for file, plan in found.items() if "task" in plan or plan_name(plan) in by_label}
     rows, memory = [], []
     for plan in found.values():
-        run = {} if "task" in plan else by_label[name_of(plan)]
+        run = {} if "task" in plan else by_label[plan_name(plan)]
         for number, row in enumerate(rows_of([plan])):
             measured = {"seconds": run.get("seconds"), "devices": run.get("devices")} if number == 0 else {}
             rows.append({"cells": [show(cell) for cell in row]} | measured)

@@ -11,7 +11,7 @@ from jinja2 import Undefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from tpulm.core.devices import in_words
+from tpulm.core.devices import devices_in_words
 from tpulm.core.files import read_json
 
 # The columns that hold names of runs and devices, and what a profile found.
@@ -138,14 +138,14 @@ STYLES: dict[str, Callable[[Any], str]] = {
 }
 
 
-def shown(style: str, value: Any) -> str | Markup:
+def format_number(style: str, value: Any) -> str | Markup:
     """Return a number as text, in one of STYLES; a dash where it is not known."""
     if value is None or isinstance(value, Undefined):
         return Markup('<span title="not known">–</span>')
     return STYLES[style](value)
 
 
-def named(paths: Iterable[str | Path], results: str | Path) -> dict[str, Path]:
+def names_below(paths: Iterable[str | Path], results: str | Path) -> dict[str, Path]:
     """Return files below results/, a folder wherever it is, by their names there."""
     return {Path(path).relative_to(results).as_posix(): Path(path) for path in paths}
 
@@ -153,7 +153,7 @@ def named(paths: Iterable[str | Path], results: str | Path) -> dict[str, Path]:
 def devices_of(recipe: Mapping[str, Any], sources: Sources) -> dict[str, str]:
     """Return on what each run of a page's recipe was trained last, by the folder of its logs; empty where not known."""
     timings = {run["label"]: sources.columns(f"{run['folder']}/timings.csv") for run in recipe["runs"]}
-    return {label: in_words(str(columns.get("devices", [""])[-1])) for label, columns in timings.items()}
+    return {label: devices_in_words(str(columns.get("devices", [""])[-1])) for label, columns in timings.items()}
 
 
 REASONS = {

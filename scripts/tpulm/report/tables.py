@@ -19,7 +19,7 @@ def held_out(metrics: Mapping) -> dict[str, dict[str, float]]:
     return {split: {name: values[split, name] for name in FIGURES} for split in HELD_OUT}
 
 
-def compared(groups: Sequence[dict[str, Any]], metrics: Sequence[dict]) -> list[dict[str, Any]]:
+def comparison_rows(groups: Sequence[dict[str, Any]], metrics: Sequence[dict]) -> list[dict[str, Any]]:
     """Return the rows of the table, by column.
 
     groups   stage, name and settings of each group, and how many runs it has
@@ -106,7 +106,7 @@ def then_and_now(path: str, runs: Sequence[dict], current: Collection[str]) -> t
     return runs, None
 
 
-def named(run: Mapping[str, Any]) -> str:
+def name_of_earlier(run: Mapping[str, Any]) -> str:
     """Return the name of an earlier run, with the beginning of the hash that tells it from others of that name."""
     return f"{run['name']} {run['hash'][:8]}"
 
@@ -135,7 +135,13 @@ def rows_of_scores(run: Mapping[str, Any], settings: Mapping, now: Mapping[str, 
     for score in measured(run):
         if not score.leads:
             continue
-        row = [run["stage"], named(run), settings_in_words(settings), *in_words(score), str(score.items)]
+        row = [
+            run["stage"],
+            name_of_earlier(run),
+            settings_in_words(settings),
+            *score_in_words(score),
+            str(score.items),
+        ]
         other = today.get(score.name)
         if other is None:
             yield [*row, "", ""]
@@ -147,7 +153,7 @@ def rows_of_scores(run: Mapping[str, Any], settings: Mapping, now: Mapping[str, 
             yield [*row, f"{other.value:.4f}", said if gain else "0"]
 
 
-def in_words(score: Score) -> tuple[str, str]:
+def score_in_words(score: Score) -> tuple[str, str]:
     """Return what a score is of, and its value with its 95 % interval."""
     limits = "" if score.low is None else f" [{score.low:.4f}, {score.high:.4f}]"
     return f"{score.metric.replace('_', ' ')}: {score.on}", f"{score.value:.4f}{limits}"
@@ -165,7 +171,7 @@ HEAD = [
 ]  # fmt: skip
 
 
-def name_of(plan: Mapping) -> str:
+def plan_name(plan: Mapping) -> str:
     """Return what a plan is of, its folder below results/plan/: such as mlm/tiny or tasks/modules/mlm/tiny."""
     run = f"{plan['stage']}/{plan['run']}"
     return f"tasks/{plan['task']}/{run}" if "task" in plan else run
@@ -187,8 +193,8 @@ def rows_of(plans: Iterable[Mapping]) -> list[list]:
 
 
 def title_of(plan: Mapping) -> str:
-    """Return `name_of` a plan, and whether it stands for a step of TensorFlow."""
-    return name_of(plan) + (", as on JAX" if stands_for_tensorflow(plan) else "")
+    """Return `plan_name` a plan, and whether it stands for a step of TensorFlow."""
+    return plan_name(plan) + (", as on JAX" if stands_for_tensorflow(plan) else "")
 
 
 def stands_for_tensorflow(plan: Mapping) -> bool:

@@ -60,7 +60,7 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
 
     They are in the order in which the workflow makes things: what is changed further up makes the rest anew.
 
-    runs    of `result_section.described`; scores  of `curves.scores_of`
+    runs    of `result_section.describe_runs`; scores  of `curves.final_scores`
     """
     scores, runs = list(scores), list(runs)
     found = list(of_tokenizer(sources))

@@ -52,7 +52,7 @@ class HarnessTask:
     @property
     def data(self) -> list[str]:
         """The files of its examples, of the user's or of this workflow. Raises UserError."""
-        return listed(described(self.key, self.recipe["file"])) if self.own else []
+        return listed(full_description(self.key, self.recipe["file"])) if self.own else []
 
 
 def tasks_of(config: Mapping) -> dict[str, HarnessTask]:
@@ -60,7 +60,7 @@ def tasks_of(config: Mapping) -> dict[str, HarnessTask]:
     return {name: HarnessTask(name, recipe) for name, recipe in config["evaluation"]["harness"].items()}
 
 
-def read(key: str, path: Path) -> dict[str, Any]:
+def read_description(key: str, path: Path) -> dict[str, Any]:
     """Return what a file of a task says, without what it includes.
 
     Raises UserError for code, and for what is no task.
@@ -91,14 +91,14 @@ def layers(key: str, path: Path, before: tuple[Path, ...] = ()) -> list[tuple[Pa
     """
     if path in before:
         raise UserError(f"{key}.file: {path} includes itself.")
-    found = read(key, path)
+    found = read_description(key, path)
     names = found.pop("include", [])
     names = names if isinstance(names, list) else [names]
     under = [layer for name in names for layer in layers(key, path.parent / name, (*before, path))]
     return [*under, (path, found)]
 
 
-def described(key: str, file: str) -> dict[str, Any]:
+def full_description(key: str, file: str) -> dict[str, Any]:
     """Return the description of a task of the user: what its file says, over what that includes.
 
     Raises UserError for one that is no single task, and for examples from the hub, which only the harness's tasks take.

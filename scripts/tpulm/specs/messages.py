@@ -41,7 +41,7 @@ def sentence(error: jsonschema.ValidationError) -> str:
     """Return a schema error as one sentence: the key, what was found, what is allowed."""
     where, found, schema = dotted(error.absolute_path), describe(error.instance), error.schema
     if "message" in schema:
-        return schema["message"].format(where=where, found=found, missing=missing(error))
+        return schema["message"].format(where=where, found=found, missing=missing_key(error))
     if error.validator == "only_with":
         return f"{where} {error.message}"
     if told := removed(where, error):
@@ -74,7 +74,7 @@ def removed(where: str, error: jsonschema.ValidationError) -> str:
     return ""
 
 
-def missing(error: jsonschema.ValidationError) -> str:
+def missing_key(error: jsonschema.ValidationError) -> str:
     """Return the first key that the schema of an error requires and its mapping lacks; empty where there is none."""
     required = error.schema.get("required", [])
     absent = [key for key in required if isinstance(error.instance, dict) and key not in error.instance]

@@ -31,7 +31,7 @@ def cut_words(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def parts_of(path: str | Path) -> tuple[dict[str, int], list[str]]:
+def vocabulary_and_merges(path: str | Path) -> tuple[dict[str, int], list[str]]:
     """Return ids by piece and merges of a vocabulary that was trained here, as keras-hub takes them."""
     model = json.loads(Path(path).read_text(encoding="utf-8"))["model"]
     return model["vocab"], [" ".join(pair) for pair in model["merges"]]

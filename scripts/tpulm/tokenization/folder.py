@@ -134,7 +134,7 @@ def together(cuts: Iterable[Cut]) -> Cut:
     return found
 
 
-def cut(tokenizer: "Tokenizer", batches: Iterable[list[str]]) -> Cut:
+def cut_documents(tokenizer: "Tokenizer", batches: Iterable[list[str]]) -> Cut:
     """Return how a tokenizer cuts documents, given as lists."""
     found = Cut(np.zeros(vocabulary_size(tokenizer), np.int64), Counter(), 0)
     for texts in batches:
@@ -178,7 +178,7 @@ def measure(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str
     }
 
 
-def alone(tokenizer: "Tokenizer", words: list[str]) -> list[str]:
+def as_within_text(tokenizer: "Tokenizer", words: list[str]) -> list[str]:
     """Return words as they are cut within a text: behind a space, where the tokenizer puts none there itself."""
     one, two = (tokenizer.encode(text, add_special_tokens=False).ids for text in ("a", "a a"))
     return words if two == [*one, *one] else [f" {word}" for word in words]
@@ -192,7 +192,7 @@ def pieces(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str,
     lengths   of each length in characters, as they are written in the vocabulary: pieces that are used, and unused
     unused    how many pieces do not occur; examples: the first EXAMPLES of them, by their ids
     words     of each number of tokens, how many words, each time that one occurs, are cut into so many; WORD_TOKENS is
-              that many or more. A word is cut by itself, see `alone`
+              that many or more. A word is cut by itself, see `as_within_text`
     hardest   the EXAMPLES words that occur at least twice and have the most tokens: word, times, pieces
     """
     special = set(ids.values())
@@ -202,7 +202,7 @@ def pieces(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str,
     for number, piece in vocabulary:
         lengths.setdefault(len(piece), Counter())["used" if found.counts[number] else "unused"] += 1
     words = sorted(found.words)
-    encodings = tokenizer.encode_batch_fast(alone(tokenizer, words), add_special_tokens=False)
+    encodings = tokenizer.encode_batch_fast(as_within_text(tokenizer, words), add_special_tokens=False)
     tokens: Counter[int] = Counter()
     for word, encoding in zip(words, encodings, strict=True):
         tokens[min(len(encoding.ids), WORD_TOKENS)] += found.words[word]
@@ -221,7 +221,7 @@ def pieces(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str,
         "words": [{"tokens": number, "words": count} for number, count in sorted(tokens.items())],
         "hardest": [
             {"word": word, "times": -times, "pieces": tokenizer.encode(text, add_special_tokens=False).tokens}
-            for (_, times, word), text in zip(hard, alone(tokenizer, [word for *_, word in hard]), strict=True)
+            for (_, times, word), text in zip(hard, as_within_text(tokenizer, [word for *_, word in hard]), strict=True)
         ],
     }
 

@@ -21,14 +21,14 @@ LINE = 10_000  # characters that the trainer is given at a time
 
 def bpe(words: Words, recipe: Recipe) -> models.BPE:
     """Return a BPE model with all characters of these words."""
-    model = merge(words.counts, recipe.vocab_size, recipe.fixed + sorted(words.characters), "")
+    model = train_merges(words.counts, recipe.vocab_size, recipe.fixed + sorted(words.characters), "")
     merges = [tuple(pair) for pair in model["merges"]]
     return models.BPE(model["vocab"], merges, unk_token="<unk>", fuse_unk=True, byte_fallback=recipe.byte_fallback)
 
 
 def byte_level(counts: dict[str, int], recipe: Recipe) -> models.BPE:
     """Return a BPE model of bytes, which are written as BYTE_CHARACTERS in the words."""
-    model = merge(counts, recipe.vocab_size, recipe.fixed + BYTE_CHARACTERS, "")
+    model = train_merges(counts, recipe.vocab_size, recipe.fixed + BYTE_CHARACTERS, "")
     return models.BPE(model["vocab"], [tuple(pair) for pair in model["merges"]])
 
 
@@ -40,7 +40,7 @@ def wordpiece(words: Words, recipe: Recipe) -> models.WordPiece:
     characters = sorted(words.first) + [PREFIX + character for character in sorted(words.other)]
     # The trainer also keeps each character without the prefix.
     unused = words.other - words.first
-    trained = merge(words.counts, recipe.vocab_size + len(unused), SPECIALS + characters, PREFIX)["vocab"]
+    trained = train_merges(words.counts, recipe.vocab_size + len(unused), SPECIALS + characters, PREFIX)["vocab"]
     pieces = [piece for piece in sorted(trained, key=trained.__getitem__) if piece not in unused]
     return models.WordPiece(
         vocab={piece: index for index, piece in enumerate(pieces)},
@@ -50,7 +50,7 @@ def wordpiece(words: Words, recipe: Recipe) -> models.WordPiece:
     )
 
 
-def merge(counts: dict[str, int], vocab_size: int, first: list[str], prefix: str) -> dict:
+def train_merges(counts: dict[str, int], vocab_size: int, first: list[str], prefix: str) -> dict:
     """Return the vocabulary and the merges of a trained BPE model, as tokenizer.json has them.
 
     counts  occurrences of each distinct word
@@ -66,11 +66,11 @@ def merge(counts: dict[str, int], vocab_size: int, first: list[str], prefix: str
         continuing_subword_prefix=prefix,
         show_progress=False,
     )
-    tokenizer.train_from_iterator(repeated(counts), trainer)
+    tokenizer.train_from_iterator(words_repeated(counts), trainer)
     return json.loads(tokenizer.to_str())["model"]
 
 
-def repeated(counts: dict[str, int]) -> Iterator[str]:
+def words_repeated(counts: dict[str, int]) -> Iterator[str]:
     """Yield each word as often as it occurs, separated by spaces, in strings of about LINE characters."""
     line: list[str] = []
     size = 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tpulm.tokenization.folder import alone
+from tpulm.tokenization.folder import as_within_text
 from tpulm.tokenization.pipeline import BYTES
 
 KINDS = {"N": "digits", "P": "punctuation", "S": "symbols", "M": "marks"}
@@ -27,7 +27,7 @@ def script_of(character: str) -> str:
 def by_script(tokenizer: Tokenizer, unknown: int | None, words: Counter[str]) -> list[dict[str, Any]]:
     """Return how words are cut, for each script the sum over the words that have most of their letters in it.
 
-    unknown  id of the unknown token; words  how often each occurs. A word is cut by itself, see `folder.alone`.
+    unknown  id of the unknown token; words  how often each occurs. A word is cut by itself: `folder.as_within_text`.
 
     Those with the most characters, in this order: script; words, characters, tokens; uncovered, the characters without
     a piece: unknown ones, and those of which bytes are the tokens; and what `ratios` returns.
@@ -36,7 +36,7 @@ def by_script(tokenizer: Tokenizer, unknown: int | None, words: Counter[str]) ->
     poor = {unknown, *(tokenizer.token_to_id(piece) for piece in BYTES)} - {None}
     spelled = tokenizer.id_to_token(unknown) if unknown is not None else ""
     order = sorted(words)
-    texts = alone(tokenizer, order)
+    texts = as_within_text(tokenizer, order)
     encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     for word, text, encoding in zip(order, texts, encodings, strict=True):
         letters = [character for character in word if character.isalpha()]

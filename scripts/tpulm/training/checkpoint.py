@@ -37,11 +37,11 @@ def previous(files: list[str]) -> dict[str, str] | None:
         return None
     parts = dict(zip(CHECKPOINT_FILES, files, strict=True))
     if not processes.is_worker():
-        check(parts)
+        verify_checkpoint(parts)
     return parts
 
 
-def check(parts: dict[str, str]) -> dict:
+def verify_checkpoint(parts: dict[str, str]) -> dict:
     """Return the state of a checkpoint after comparing its files with it. Raises UserError naming what is damaged."""
     state = read_state(parts["state"])
     digests = sha256_of_each(parts[part] for part in CHECKPOINT_ARRAYS)
@@ -66,7 +66,7 @@ def read_state(path: str) -> dict:
     raise UserError(f"{path} is corrupt: it is not the state of a checkpoint; delete the file and run again.")
 
 
-def save(
+def save_checkpoint(
     outputs: dict[str, str],
     recipe: dict,
     weights: Mapping[str, object],

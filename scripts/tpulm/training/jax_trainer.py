@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from tpulm.core.devices import in_words
+from tpulm.core.devices import devices_in_words
 from tpulm.core.live_metrics import LiveMetrics
 from tpulm.core.processes import StopRequest
 from tpulm.models.causal import assign, count
@@ -101,7 +101,7 @@ class Trainer:
         """Return the parts of weights/* and optimizer/* that this process keeps, and the shapes of the arrays."""
         arrays = {f"weights/{name}": value for name, value in self.weights().items()}
         arrays |= {f"optimizer/{name}": value for name, value in self.optimizer().items()}
-        return sharded_arrays.parts_of(arrays), {name: array.shape for name, array in arrays.items()}
+        return sharded_arrays.own_parts(arrays), {name: array.shape for name, array in arrays.items()}
 
     def train(
         self,
@@ -171,7 +171,7 @@ def train_segment(
     devices = devices_of(run.distribution)
     trained, total = count(run.model.trainable_variables), count(run.model.variables)
     parameters = f"{total:,}" if trained == total else f"{trained:,} of {total:,}"
-    say(f"steps {first + 1} to {last}, {parameters} parameters, {in_words(devices)}")
+    say(f"steps {first + 1} to {last}, {parameters} parameters, {devices_in_words(devices)}")
     if run.step.responses:
         say("the loss covers tokens of responses only")
     say(f"attention: {run.attention}")
@@ -192,7 +192,9 @@ def train_segment(
         callbacks.redo_evaluation()
         trainer.train(load, history.step, rates[history.step - first :], history, callbacks)
         state = (trainer.weights(), trainer.optimizer(), callbacks.finish())
-        checkpoint.save(outputs, recipe, *state, previous, sharded_arrays.save, is_main_process, run.attention.note)
+        checkpoint.save_checkpoint(
+            outputs, recipe, *state, previous, sharded_arrays.save_sharded, is_main_process, run.attention.note
+        )
         if is_main_process:
             history.write(outputs["history"], outputs["timings"], bool(every))
             callbacks.segment_written()

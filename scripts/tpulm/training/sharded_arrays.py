@@ -75,7 +75,7 @@ def whole_array(value: jax.Array) -> np.ndarray:
     return multihost_utils.process_allgather(value, tiled=True)
 
 
-def save(path: str, arrays: dict[str, jax.Array]) -> None:
+def save_sharded(path: str, arrays: dict[str, jax.Array]) -> None:
     """Write named arrays as one safetensors file, whole or not at all. Every process must call this."""
     if jax.process_count() > 1 and one_folder(Path(path).parent):
         save_together(path, arrays)
@@ -105,11 +105,11 @@ def save_together(path: str, arrays: dict[str, jax.Array]) -> None:
     own = part_file(path, number)
     try:
         if not first:
-            save_arrays(own, parts_of(arrays))
+            save_arrays(own, own_parts(arrays))
         wait_for_all("parts written")
         if first:
             with atomic_write(path) as partial:
-                merge(partial, arrays, [part_file(path, other) for other in range(1, jax.process_count())])
+                merge_parts(partial, arrays, [part_file(path, other) for other in range(1, jax.process_count())])
         wait_for_all("parts read")
     finally:
         own.unlink(missing_ok=True)
@@ -120,7 +120,7 @@ def part_file(path: str, number: int) -> Path:
     return Path(path).with_name(f".{Path(path).name}.process{number}.partial")
 
 
-def parts_of(arrays: dict[str, jax.Array]) -> dict[str, np.ndarray]:
+def own_parts(arrays: dict[str, jax.Array]) -> dict[str, np.ndarray]:
     """Return the parts of arrays that this process is the first to hold, by name and first index of each dimension."""
     found = {}
     for name, array in arrays.items():
@@ -131,14 +131,14 @@ def parts_of(arrays: dict[str, jax.Array]) -> dict[str, np.ndarray]:
     return found
 
 
-def merge(path: Path, arrays: dict[str, jax.Array], files: list[Path]) -> None:
+def merge_parts(path: Path, arrays: dict[str, jax.Array], files: list[Path]) -> None:
     """Write this process's parts of arrays, and those in `files`, as the one safetensors file of the whole arrays."""
     head, places = header(arrays)
     with open(path, "wb") as file:
         # A full disk shows here, and not as a signal when the parts are written.
         os.posix_fallocate(file.fileno(), 0, len(head) + sum(array.nbytes for array in arrays.values()))
         file.write(head)
-    for source in (parts_of(arrays), *map(Arrays, map(str, files))):
+    for source in (own_parts(arrays), *map(Arrays, map(str, files))):
         for key in source:
             name, _, starts = key.rpartition("@")
             part, array = source[key], arrays[name]

@@ -44,7 +44,7 @@ def key_of(recipe: dict, inputs: Iterable[str]) -> str:
 def digest_of(path: str) -> str | None:
     """Return the SHA-256 of a file or an object; of a file that is absent, None."""
     if bucket.remote(path):
-        return hashlib.sha256(bucket.read(path)).hexdigest()
+        return hashlib.sha256(bucket.read_object(path)).hexdigest()
     return sha256(path) if os.path.isfile(path) else None
 
 
@@ -225,14 +225,14 @@ class Snapshots:
         if self.folder is None:
             return
         if bucket.remote(self.folder):
-            names = [name for name in bucket.sizes(self.folder) if chosen(name, only, but)]
+            names = [name for name in bucket.sizes(self.folder) if is_chosen(name, only, but)]
             bucket.delete(f"{self.folder}/{name}" for name in names)
             return
         folder = Path(self.folder)
         if not folder.is_dir():
             return
         for path in folder.iterdir():
-            if chosen(path.name, only, but):
+            if is_chosen(path.name, only, but):
                 path.unlink(missing_ok=True)
         if but is None and not any(folder.iterdir()):
             shutil.rmtree(folder, ignore_errors=True)
@@ -240,6 +240,6 @@ class Snapshots:
                 folder.parent.rmdir()
 
 
-def chosen(name: str, only: str, but: str | None) -> bool:
+def is_chosen(name: str, only: str, but: str | None) -> bool:
     """Return whether `Snapshots.delete` deletes the file of this name; not what another process is writing."""
     return name.startswith(only) and (but is None or not name.lstrip(".").startswith(but))

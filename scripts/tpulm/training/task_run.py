@@ -14,7 +14,7 @@ from tpulm.models.causal import assign
 from tpulm.models.optimizers import make_optimizer
 from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
 from tpulm.models.task_models import TaskModel, build_task_model
-from tpulm.records.labelled_batches import Arrays, encode
+from tpulm.records.labelled_batches import Arrays, encode_examples
 from tpulm.specs.label_heads import masked_model, outputs_of
 from tpulm.specs.training_step import TrainingStep
 from tpulm.tokenization.tokenizer import TextTokenizer
@@ -30,7 +30,9 @@ def encoder(folder: Path, recipe: Mapping) -> Callable[[Mapping[str, list]], Arr
     """
     tokenizer = TextTokenizer.load(folder / "tokenizer.json", folder / "special_tokens_map.json")
     pad = tokenizer.special["pad"]
-    return partial(encode, tokenizer.fast, predict=recipe["predict"], length=recipe["sequence_length"], pad=pad)
+    return partial(
+        encode_examples, tokenizer.fast, predict=recipe["predict"], length=recipe["sequence_length"], pad=pad
+    )
 
 
 def task_step(recipe: Mapping, folder: Path, described: Mapping) -> TrainingStep:

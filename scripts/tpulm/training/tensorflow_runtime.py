@@ -97,6 +97,6 @@ def graph(function: Callable, xla: bool = True) -> Callable:
     return tf.function(plain, autograph=False, jit_compile=(xla and device_kind() == "GPU") or None)
 
 
-def alone(strategy: tf.distribute.Strategy) -> bool:
+def is_single_device(strategy: tf.distribute.Strategy) -> bool:
     """Return whether a strategy is one device without a TPU's runtime, so that a step compiles as a whole."""
     return strategy.num_replicas_in_sync == 1 and not isinstance(strategy, tf.distribute.TPUStrategy)

@@ -7,7 +7,7 @@ import numpy as np
 
 from tpulm.compat.tf_keras import dropout_generators
 from tpulm.core.arrays import load_arrays
-from tpulm.core.devices import IN_USE, in_words
+from tpulm.core.devices import IN_USE, devices_in_words
 from tpulm.core.errors import UserError
 from tpulm.core.live_metrics import LiveMetrics
 from tpulm.records.masked_batches import documents_apart, evaluation_batches, training_batch
@@ -26,7 +26,7 @@ from tpulm.training.tensorflow_model import (
     predictions,
     right_sum,
 )
-from tpulm.training.tensorflow_runtime import alone, graph, tf, tf_keras, transformers
+from tpulm.training.tensorflow_runtime import graph, is_single_device, tf, tf_keras, transformers
 
 
 def evaluate(
@@ -60,7 +60,7 @@ def evaluator(
         )
 
     one, several = graph(measure), graph(distributed, xla=False)
-    run, place = (one, tf.constant) if alone(strategy) else (several, spread)
+    run, place = (one, tf.constant) if is_single_device(strategy) else (several, spread)
 
     def evaluation(watch: Callable[[Iterable], Iterator]) -> dict[str, float]:
         totals = np.zeros(3)
@@ -144,7 +144,7 @@ class Trainer:
             )
             return tf.concat([figures, [tf.cast(norm, figures.dtype)]], 0)
 
-        if alone(self.strategy):
+        if is_single_device(self.strategy):
             return graph(step)
 
         def distributed(batch: dict, rate: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
@@ -201,14 +201,14 @@ class Trainer:
         history: History,
         callbacks: StepCallbacks | None = None,
     ) -> None:
-        """Train from step `first`, counted from 0, on what `load` returns (see `batches`); rates  float32 [steps].
+        """Train from step `first`, counted from 0, on what `load` returns (`global_batches`); rates  float32 [steps].
 
         callbacks  what happens between two steps
         """
         if not len(rates):
             return
         reader = FigureReader(history)
-        data = batches(self.strategy, load, batch_size, first, first + len(rates))
+        data = global_batches(self.strategy, load, batch_size, first, first + len(rates))
         for step, (batch, rate) in enumerate(zip(data, rates, strict=True), first):
             figures = self.step(batch, tf.constant(rate), tf.constant(step, tf.int64))
             if callbacks:
@@ -263,7 +263,7 @@ def train_segment(trainer: Trainer, records: tuple[Records, Records], segment: S
     (train, validation), recipe, outputs, previous = records, segment.recipe, segment.outputs, segment.previous
     say, every = segment.say, recipe.get("evaluate_every")
     first, last, batch_size = recipe["first"], recipe["last"], recipe["batch_size"]
-    say(f"steps {first + 1} to {last}, {trainer.model.num_parameters():,} parameters, {in_words(IN_USE)}")
+    say(f"steps {first + 1} to {last}, {trainer.model.num_parameters():,} parameters, {devices_in_words(IN_USE)}")
     history = History(first, last, batch_size * train.sequence_length, say, devices=IN_USE)
     rates, load = learning_rates(recipe["schedule"], first, last), partial(training_batch, train, recipe)
     measure = evaluator(trainer.model, validation, trainer.strategy)
@@ -275,12 +275,12 @@ def train_segment(trainer: Trainer, records: tuple[Records, Records], segment: S
         callbacks.redo_evaluation()
         trainer.train(load, batch_size, history.step, rates[history.step - first :], history, callbacks)
         evaluation = callbacks.finish()
-        checkpoint.save(outputs, recipe, trainer.weights(), trainer.optimizer_state(), evaluation, previous)
+        checkpoint.save_checkpoint(outputs, recipe, trainer.weights(), trainer.optimizer_state(), evaluation, previous)
         history.write(outputs["history"], outputs["timings"], bool(every))
         callbacks.segment_written()
 
 
-def batches(
+def global_batches(
     strategy: tf.distribute.Strategy, load: Callable[[int], dict], batch_size: int, first: int, last: int
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
     """Return an iterable over the global batches of steps `first` to `last`, each split over the replicas.
@@ -303,4 +303,4 @@ def batches(
     options.autotune.enabled = False  # its thread is waited for at the end, up to 0.2 s, and there is nothing to tune
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     dataset = dataset.prefetch(4).with_options(options)
-    return dataset if alone(strategy) else strategy.experimental_distribute_dataset(dataset)
+    return dataset if is_single_device(strategy) else strategy.experimental_distribute_dataset(dataset)

@@ -65,7 +65,7 @@ def plan_of(run: dict, name: str) -> dict | None:
     run  recipe, and the folder `plans`: as `pending` returns them
     """
     try:
-        (plan,) = map(json.loads, bucket.contents([f"{run['plans']}/{name}.json"]))
+        (plan,) = map(json.loads, bucket.read_objects([f"{run['plans']}/{name}.json"]))
         same = step_of(plan["recipe"]) == step_of(run["recipe"])
     except (ValueError, LookupError, TypeError):  # not there, or damaged
         return None

@@ -24,7 +24,7 @@ from tpulm.core.accelerators import job_name
 from tpulm.core.errors import UserError
 
 
-def missing(folder: str, files: Iterable[str]) -> list[str]:
+def absent_files(folder: str, files: Iterable[str]) -> list[str]:
     """Return those of `files` that are not in `folder`, a path or the URL of one in a bucket."""
     if bucket.remote(folder):
         present = set(bucket.sizes(folder))
@@ -64,7 +64,7 @@ def check_shards(
         written = {f"{place.split}/{place.shard}-of-{place.shards}" for place in places}
         records = record_sets[manifest.wildcards.records]
         folder = located(f"<results>/{records.folder}")
-        gone = [file for file in missing(folder, records.files) if file.rpartition(".")[0] not in written]
+        gone = [file for file in absent_files(folder, records.files) if file.rpartition(".")[0] not in written]
         if gone:
             more, were, them = (f" and {len(gone) - 1} more", "were", "them") if gone[1:] else ("", "was", "it")
             # Snakemake compares objects by their dates alone.

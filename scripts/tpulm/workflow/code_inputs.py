@@ -18,17 +18,17 @@ def imported(path: Path, scripts: Path, environment: str = "") -> set[Path]:
     environment  of the job; where it is a backend's, without what a script does for the other one
     """
     found: set[Path] = set()
-    queue = [*named(path, scripts, environment)]
+    queue = [*imported_modules(path, scripts, environment)]
     while queue:
         one = queue.pop()
         if one not in found:
             found.add(one)
-            queue += named(one, scripts)
+            queue += imported_modules(one, scripts)
     return found
 
 
 @cache
-def named(path: Path, scripts: Path, environment: str = "") -> frozenset[Path]:
+def imported_modules(path: Path, scripts: Path, environment: str = "") -> frozenset[Path]:
     """Return the modules under the package that a file itself names; many files name the same, which is read once."""
     source = path.read_text(encoding="utf-8")
     if environment:

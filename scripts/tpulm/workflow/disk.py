@@ -112,7 +112,7 @@ def bytes_of(path: str) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def check(needs: Iterable[Need], jobs: Iterable[Any], folder: str, say: Callable[[str], None]) -> None:
+def check_space(needs: Iterable[Need], jobs: Iterable[Any], folder: str, say: Callable[[str], None]) -> None:
     """Say what jobs are going to need in `folder`, the results', and refuse where there is less. Raises UserError.
 
     Nothing is refused for the sake of models whose size is not known: their jobs end in a sentence if the disk is full.

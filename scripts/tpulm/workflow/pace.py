@@ -21,7 +21,7 @@ LEAST = 10  # seconds that are worth telling
 PATIENCE = 1.0  # seconds: the times of many thousand files take longer, and are known some jobs later
 
 
-def kind_of(rule: str, logs: Iterable) -> Kind:
+def kind_of_job(rule: str, logs: Iterable) -> Kind:
     """Return the kind of a job, by its rule and its first log."""
     return rule, NUMBERS.sub("", name_here(str(next(iter(logs), ""))))
 
@@ -56,7 +56,7 @@ class Pace:
     def read(self, folders: Iterable[Path]) -> None:
         """Read how long the jobs of earlier runs have taken."""
         for job in (job for folder in folders for job in jobs_of(Path(), folder)):
-            kind = kind_of(job["rule"], [job["log"]])
+            kind = kind_of_job(job["rule"], [job["log"]])
             if kind in self.earlier and job["seconds"]:
                 self.earlier[kind].append(job["seconds"])
 

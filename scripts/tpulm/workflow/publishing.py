@@ -37,7 +37,7 @@ def kept_runs(folder: str) -> list[str]:
 
 
 def archived(config: Mapping, paths: Sequence[str], overrides: Mapping, target: str, root: Path) -> dict[str, Any]:
-    """Return the recipe of an archive, see tpulm.release.archive.contents.
+    """Return the recipe of an archive, see tpulm.release.archive.archive_files.
 
     config     completed
     paths      the files that it was given in

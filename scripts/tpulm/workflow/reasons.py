@@ -61,10 +61,10 @@ def differences(before: Mapping, now: Mapping, prefix: str = "") -> dict[str, tu
 
 def explain(changes: Mapping[str, tuple]) -> str:
     """Return changes in words."""
-    return ", ".join(f"{key} was {shown(old)} and is {shown(new)}" for key, (old, new) in changes.items())
+    return ", ".join(f"{key} was {format_value(old)} and is {format_value(new)}" for key, (old, new) in changes.items())
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Return a value of a recipe as a user reads it."""
     if value is None:
         return "none"

@@ -195,7 +195,7 @@ class Start:
         else:
             tell_of_cpus(todo)
         needs = disk.needs_of(jobs, self.outline, self.evaluations.chains, todo)
-        disk.check(needs, jobs, results, say)
+        disk.check_space(needs, jobs, results, say)
         if not workflow.local_exec:
             preflight(requests(jobs), executor_settings(workflow), str(self.place.root))
         if any(job.output.get("state") for job in jobs):
@@ -209,12 +209,12 @@ class Start:
                 "`snakemake track` writes them.")  # fmt: skip
         given = tracking.specification(self.config, self.runs, self.place, replay=False)
         given["trackers"] = [name for name in given["trackers"] if name not in missing]
-        self.follower = tracking.start(given, self.place)
+        self.follower = tracking.start_trackers(given, self.place)
 
     def after_jobs(self) -> None:
         """Let the trackers have the rest, and this folder the records of jobs that ran elsewhere."""
         if self.follower:
-            tracking.end(self.follower)
+            tracking.end_trackers(self.follower)
         if bucket.remote(records := self.place.located("<results>/jobs")):
             or_exit(ledger.combine, Path(ledger.COPIES, records.removeprefix(bucket.SCHEME)))
 

@@ -26,7 +26,7 @@ from tpulm.core import ledger, live_metrics
 from tpulm.core.experiments import find_experiment
 from tpulm.core.job import ERASE, IN_PLACE, MEMORY
 from tpulm.core.processes import STOPPED
-from tpulm.workflow.pace import Job, Pace, kind_of
+from tpulm.workflow.pace import Job, Pace, kind_of_job
 from tpulm.workflow.reasons import reasons_of
 
 REFRESH = 0.5  # seconds
@@ -86,7 +86,9 @@ class Terminal(logging.Handler):
             return record.getMessage() if before else ""
         if self.workflow.local_exec and not self.workflow.touch:  # elsewhere, jobs wait in a queue
             jobs = list(inside.ordered_jobs(self.workflow))
-            timed = [Job(number, kind_of(job.rule.name, job.log), job.threads, before) for number, job, before in jobs]
+            timed = [
+                Job(number, kind_of_job(job.rule.name, job.log), job.threads, before) for number, job, before in jobs
+            ]
             folders = {ledger.folder_of(log) for _, job, _ in jobs for log in job.log}
             self.pace = Pace(timed, self.workflow.cores or 1, folders)
         if self.in_place or not self.workflow.local_exec:
@@ -118,7 +120,7 @@ class Terminal(logging.Handler):
         label, logs, since = self.running.pop(record.job_id)
         self.failures.pop(label, None)  # of an earlier attempt
         self.buried = bool(self.failures)
-        self.pace.end(record.job_id, kind_of(label.partition(" ")[0], logs), time.time() - since)
+        self.pace.end(record.job_id, kind_of_job(label.partition(" ")[0], logs), time.time() - since)
         return f"{moment('done', label)}  {lasted(since)}  {self.left} left{self.rest()}"
 
     def rest(self) -> str:

@@ -26,7 +26,7 @@ from textwrap import indent
 from typing import Any
 
 from tpulm.core.errors import UserError
-from tpulm.core.live_metrics import FILE, records
+from tpulm.core.live_metrics import FILE, parse_metrics
 
 EVENTS = "events.out.tfevents.*"
 
@@ -162,7 +162,7 @@ class Followed:
             added = file.read()
         added = added[: added.rfind(b"\n") + 1]
         self.offset += len(added)
-        for record in records(added.decode("utf-8", "replace").splitlines()):
+        for record in parse_metrics(added.decode("utf-8", "replace").splitlines()):
             self.step = record["step"]
             values = figures(record)
             if values:

@@ -33,7 +33,7 @@ def specification(config: Mapping, runs: Iterable[Run], place: Paths, replay: bo
     }
 
 
-def start(given: dict, place: Paths) -> subprocess.Popen | None:
+def start_trackers(given: dict, place: Paths) -> subprocess.Popen | None:
     """Start the process with a specification; None where it names no tracker.
 
     It ends when this process does, however that ends.
@@ -54,7 +54,7 @@ def start(given: dict, place: Paths) -> subprocess.Popen | None:
     return process
 
 
-def end(process: subprocess.Popen) -> None:
+def end_trackers(process: subprocess.Popen) -> None:
     """Let the process pass on the rest, and wait for that."""
     try:
         process.communicate(timeout=PATIENCE)

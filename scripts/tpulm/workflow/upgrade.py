@@ -26,7 +26,7 @@ def take_over(results: str) -> None:
         bucket.copy(f"{results}/history", here / "history")
     logs = here.with_name("logs")
     for old in sorted(logs.rglob(f"*{ENDING}")):
-        lines = [json.dumps(converted(line)) + "\n" for line in ledger.read(old)]
+        lines = [json.dumps(converted(line)) + "\n" for line in ledger.read_record(old)]
         new = place / old.relative_to(logs).with_name(old.name.removesuffix(ENDING) + ".jsonl")
         new.parent.mkdir(parents=True, exist_ok=True)
         new.write_text("".join(lines))
