@@ -34,7 +34,7 @@ from tpulm.config.reading import read_config
 from tpulm.core.accelerators import GIB, topology
 from tpulm.core.files import read_json
 from tpulm.planning.estimate import of_roofs
-from tpulm.specs.label_heads import masked_model
+from tpulm.specs.classification_heads import masked_model
 from tpulm.workflow.budget import plan_recipe
 
 RECIPES = ROOT / "recipes"

@@ -20,7 +20,7 @@ rule write_archive:
     input:
         TARGETS,
         rules.cards.input,
-        here=lambda w: or_exit(only_here, PLACE.bucket, IS_MAIN),
+        here=lambda w: or_exit(only_here, PATHS.bucket, IS_MAIN),
         code=code_inputs("archive/write_archive", "archive"),
     output:
         archive=ARCHIVE,

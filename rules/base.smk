@@ -79,7 +79,7 @@ rule train_base:
         run=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train(by_name(BASES)),
+        **training_resources(by_name(BASES)),
     conda:
         "../envs/jax.yaml"
     script:
@@ -157,7 +157,7 @@ rule evaluate_base:
         run=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        **asks(by_name(BASES), "evaluate_base"),
+        **job_resources(by_name(BASES), "evaluate_base"),
     conda:
         "../envs/jax.yaml"
     script:

@@ -56,10 +56,10 @@ if IS_MAIN:
 else:
     config = or_exit(complete, typed(schema(), config, schema()), "the config of the module")
 
-PLACE = or_exit(Paths, workflow, storage, ROOT)
+PATHS = or_exit(Paths, workflow, storage, ROOT)
 # The models that are trained, opened and scored.
 OUTLINE = or_exit(Outline, config)
-EVALUATED = or_exit(Evaluations, OUTLINE, PLACE.exists)
+EVALUATED = or_exit(Evaluations, OUTLINE, PATHS.exists)
 # Every text and set of records by its folder below results/, every run by its path.
 TEXTS, RECORDS, RUNS = OUTLINE.texts, OUTLINE.records, OUTLINE.runs
 or_exit(lambda: [records.shards for records in RECORDS.values()])  # looks for shards that are made elsewhere
@@ -68,7 +68,7 @@ MASKED, BASES = OUTLINE.of_stage("mlm"), OUTLINE.of_stage("base")
 MLM, TRAINED_BASES, FINETUNE = map(OUTLINE.runs_of, STAGES)
 # Every chain of checkpoints, also of models on tasks, by its path, which is the wildcard `chain`.
 CHAINS = EVALUATED.chains
-code_inputs, in_place, located = PLACE.code_inputs, PLACE.in_place, PLACE.located
+code_inputs, in_place, located = PATHS.code_inputs, PATHS.in_place, PATHS.located
 
 
 pathvars:
@@ -76,8 +76,8 @@ pathvars:
     logs="logs",
 
 
-or_exit(PLACE.check, workflow.pathvars)
-START = or_exit(Start, workflow, EVALUATED, PLACE)
+or_exit(PATHS.check, workflow.pathvars)
+START = or_exit(Start, workflow, EVALUATED, PATHS)
 
 
 onstart:
@@ -107,14 +107,14 @@ def by_name(models):
     return lambda wildcards: models[wildcards.run]
 
 
-def asks(model_of, job: str, hosts: bool = False) -> dict:
+def job_resources(model_of, job: str, hosts: bool = False) -> dict:
     """Return the resources of a rule that opens a model; with `hosts`, on all hosts of its run."""
-    return resources_of(model_of, job, PLACE.prefixed(""), hosts)
+    return resources_of(model_of, job, PATHS.prefixed(""), hosts)
 
 
-def asks_to_train(run_of, hosts: bool = True) -> dict:
+def training_resources(run_of, hosts: bool = True) -> dict:
     """Return the resources of a rule that trains a run; with `hosts`, on all hosts of the run."""
-    return asks(run_of, "train", hosts) | snapshots_of(run_of, PLACE.located)
+    return job_resources(run_of, "train", hosts) | snapshots_of(run_of, PATHS.located)
 
 
 def previous_checkpoint(run, last: int) -> list[str]:
@@ -146,7 +146,7 @@ def shard_elsewhere(wildcards):
     """Return the file that was made elsewhere and becomes a shard; nothing where there is none."""
     files = RECORDS["tfrecords"].made_elsewhere[wildcards.split]
     known = int(wildcards.shard) < int(wildcards.shards) == len(files)
-    return PLACE.text(files[int(wildcards.shard)]) if known else []
+    return PATHS.text(files[int(wildcards.shard)]) if known else []
 
 
 def opening_inputs(model_of) -> dict:

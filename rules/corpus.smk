@@ -73,7 +73,7 @@ rule fetch_chat_template:
 rule read_part:
     """Read a part of a text source and clean its documents."""
     input:
-        files=lambda w: list(map(PLACE.text, PARTS[w.collection][int(w.part)].files)),
+        files=lambda w: list(map(PATHS.text, PARTS[w.collection][int(w.part)].files)),
         chat_template=lambda w: (
             [f"<results>/{w.collection}/chat_template.json"]
             if has_messages(*TEXTS[w.collection], PARTS[w.collection][int(w.part)].source)
@@ -129,7 +129,7 @@ rule collect_ngrams:
     input:
         parts=lambda w: list(map(in_place, part_files(w, PARTS, ".parquet"))),
         splits="<results>/{collection}/splits.npy",
-        benchmarks=lambda w: list(map(PLACE.text, BENCHMARKS[w.collection])),
+        benchmarks=lambda w: list(map(PATHS.text, BENCHMARKS[w.collection])),
         code=code_inputs("corpus/collect_ngrams", "data"),
     output:
         "<results>/{collection}/ngrams.npy",

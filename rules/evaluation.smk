@@ -44,7 +44,7 @@ rule sample_texts:
 rule fetch_pairs:
     """Read a set of sentence pairs from files or from the Hugging Face Hub."""
     input:
-        files=lambda w: list(map(PLACE.text, PAIR_SOURCES[w.pairs])),
+        files=lambda w: list(map(PATHS.text, PAIR_SOURCES[w.pairs])),
         code=code_inputs("evaluation/fetch_pairs", "data"),
     output:
         "<results>/evaluation/pairs/sets/{pairs}.parquet",
@@ -103,7 +103,7 @@ rule score_mlm:
         model=one_of(path for path, model in SCORED.items() if model.stage == "mlm"),
     threads: config["cpu_threads"]
     resources:
-        **asks(lambda w: SCORED[w.model], "score_mlm"),
+        **job_resources(lambda w: SCORED[w.model], "score_mlm"),
     conda:
         lambda w: f"../envs/{SCORED[w.model].backend}.yaml"
     script:
@@ -127,7 +127,7 @@ rule score_causal:
         model=one_of(path for path, model in SCORED.items() if model.stage != "mlm"),
     threads: config["cpu_threads"]
     resources:
-        **asks(lambda w: SCORED[w.model], "score_causal"),
+        **job_resources(lambda w: SCORED[w.model], "score_causal"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -152,7 +152,7 @@ rule score_responses:
         run=one_of(EVALUATED.generating),
     threads: config["cpu_threads"]
     resources:
-        **asks(by_name(FINETUNE), "score_responses"),
+        **job_resources(by_name(FINETUNE), "score_responses"),
     conda:
         "../envs/jax.yaml"
     script:

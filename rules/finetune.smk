@@ -40,7 +40,7 @@ rule train_finetune:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train(by_name(FINETUNE)),
+        **training_resources(by_name(FINETUNE)),
     conda:
         "../envs/jax.yaml"
     script:
@@ -87,7 +87,7 @@ rule export_finetune:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks(by_name(FINETUNE), "export_finetune"),
+        **job_resources(by_name(FINETUNE), "export_finetune"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -110,7 +110,7 @@ rule generate:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks(by_name(FINETUNE), "generate"),
+        **job_resources(by_name(FINETUNE), "generate"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -136,7 +136,7 @@ rule evaluate_finetune:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks(by_name(FINETUNE), "evaluate_finetune"),
+        **job_resources(by_name(FINETUNE), "evaluate_finetune"),
     conda:
         "../envs/jax.yaml"
     script:

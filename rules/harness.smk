@@ -6,7 +6,7 @@ HARNESS_FILES = {name: or_exit(getattr, task, "files") for name, task in HARNESS
 # The files with its examples: those of the user, or artifacts of this workflow.
 HARNESS_DATA = {
     name: [
-        f"<results>/{file.removeprefix('results/')}" if file.startswith("results/") else PLACE.text(file)
+        f"<results>/{file.removeprefix('results/')}" if file.startswith("results/") else PATHS.text(file)
         for file in or_exit(getattr, task, "data")
     ]
     for name, task in HARNESS.items()
@@ -58,7 +58,7 @@ rule run_harness:
         model=one_of(ASKED_BY_HARNESS),
     threads: config["cpu_threads"]
     resources:
-        **asks(lambda w: OUTLINE.opener(ASKED_BY_HARNESS[w.model]), "run_harness"),
+        **job_resources(lambda w: OUTLINE.opener(ASKED_BY_HARNESS[w.model]), "run_harness"),
     conda:
         "../envs/harness.yaml"
     script:

@@ -62,7 +62,7 @@ rule train_mlm_tensorflow:
         run=one_of(name for name, run in MLM.items() if run.backend == "tensorflow"),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train(by_name(MLM), hosts=False),
+        **training_resources(by_name(MLM), hosts=False),
     conda:
         "../envs/tensorflow.yaml"
     script:
@@ -86,7 +86,7 @@ rule train_mlm_jax:
         run=one_of(name for name, run in MLM.items() if run.backend == "jax"),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train(by_name(MLM)),
+        **training_resources(by_name(MLM)),
     conda:
         "../envs/jax.yaml"
     script:
@@ -136,7 +136,7 @@ rule evaluate_mlm:
         run=one_of(MASKED),
     threads: config["cpu_threads"]
     resources:
-        **asks(by_name(MASKED), "evaluate_mlm"),
+        **job_resources(by_name(MASKED), "evaluate_mlm"),
     conda:
         lambda w: f"../envs/{MASKED[w.run].backend}.yaml"
     script:

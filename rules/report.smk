@@ -43,12 +43,12 @@ rule write_report:
     """Write the page of the report, a single HTML file, and the verdicts in it."""
 
     # It reads what Snakemake recorded of the jobs, which a job on another machine, such as a pod, does not have.
-    localrule: bool(PLACE.bucket)
+    localrule: bool(PATHS.bucket)
     input:
         results=TOLD,
-        plans=lambda w: [name for name in PLANNED if PLACE.exists(name)],
+        plans=lambda w: [name for name in PLANNED if PATHS.exists(name)],
         scores=lambda w: [file for file in EVALUATED.files if file.endswith("scores.json")],
-        templates=[PLACE.source(path) for path in PAGE_FILES],
+        templates=[PATHS.source(path) for path in PAGE_FILES],
         code=code_inputs("report/write_report", "workflow"),
     output:
         page=report(
@@ -63,7 +63,7 @@ rule write_report:
         recipe=lambda w: page_recipe(
             OUTLINE,
             {name: path.stem for name, path in snakefiles(workflow).items()},
-            PLACE.prefixed,
+            PATHS.prefixed,
         ),
     log:
         "<logs>/report.log",

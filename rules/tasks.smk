@@ -25,10 +25,10 @@ rule tasks:
 rule read_task:
     """Read the examples of a task and split them."""
     input:
-        train=lambda w: list(map(PLACE.text, TASK_SOURCES[w.task].get("train", []))),
-        validation=lambda w: list(map(PLACE.text, TASK_SOURCES[w.task].get("validation", []))),
-        test=lambda w: list(map(PLACE.text, TASK_SOURCES[w.task].get("test", []))),
-        dataset=lambda w: list(map(PLACE.text, TASK_SOURCES[w.task].get("dataset", []))),
+        train=lambda w: list(map(PATHS.text, TASK_SOURCES[w.task].get("train", []))),
+        validation=lambda w: list(map(PATHS.text, TASK_SOURCES[w.task].get("validation", []))),
+        test=lambda w: list(map(PATHS.text, TASK_SOURCES[w.task].get("test", []))),
+        dataset=lambda w: list(map(PATHS.text, TASK_SOURCES[w.task].get("dataset", []))),
         code=code_inputs("tasks/read_task", "data"),
     output:
         **{split: f"{TASKS_FOLDER}/{{task}}/{split}.parquet" for split in SPLITS},
@@ -91,7 +91,7 @@ rule train_task:
         chain=one_of(TUNED),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train(lambda w: TUNED[w.chain]),
+        **training_resources(lambda w: TUNED[w.chain]),
     conda:
         "../envs/jax.yaml"
     script:
@@ -119,7 +119,7 @@ rule predict_task:
         model=one_of({model for _, model in TASK_CHAINS}),
     threads: config["cpu_threads"]
     resources:
-        **asks(lambda w: TASK_CHAINS[w.task, w.model][0], "predict_task"),
+        **job_resources(lambda w: TASK_CHAINS[w.task, w.model][0], "predict_task"),
     conda:
         "../envs/jax.yaml"
     script:

@@ -11,7 +11,7 @@ OPTIONS = ["--configfile", *map(os.path.abspath, GIVEN)] if GIVEN else []
 OPTIONS += (
     ["--config", *(f"{key}={json.dumps(value, default=str)}" for key, value in OVERRIDES.items())] if OVERRIDES else []
 )
-OPTIONS += ["--default-storage-provider", "gcs", "--default-storage-prefix", PLACE.bucket] if PLACE.bucket else []
+OPTIONS += ["--default-storage-provider", "gcs", "--default-storage-prefix", PATHS.bucket] if PATHS.bucket else []
 # For a user, who types the command where this one was typed.
 TYPED = (["-d", str(workflow.overwrite_workdir)] if workflow.overwrite_workdir else []) + OPTIONS
 # Arguments of another Snakemake process that lists the outputs of this workflow.
@@ -103,7 +103,7 @@ rule track:
     input:
         code=code_inputs("upkeep/track", "workflow"),
     params:
-        recipe=specification(config, RUNS.values(), PLACE, replay=True),
+        recipe=specification(config, RUNS.values(), PATHS, replay=True),
     log:
         "<logs>/track.log",
     threads: 1

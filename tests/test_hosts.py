@@ -59,12 +59,12 @@ with job(JOB["out"] + "/x.log", "mlm x") as say:
     history = History(0, 6, 1, say)
     trainer.train(load, 0, np.full(6, 1e-3, "f4"), history)
     held_out, here = trainer.evaluate(evaluation_batches(records)), f"{JOB['out']}/{processes.number()}"
-    sharded_arrays.save(here + "/weights", trainer.weights())  # the others do not see this one's folder
+    sharded_arrays.save_sharded(here + "/weights", trainer.weights())  # the others do not see this one's folder
     if processes.count() > 1:
         del sharded_arrays.whole_array  # what is saved from here on is gathered nowhere
-    sharded_arrays.save(JOB["out"] + "/optimizer", trainer.optimizer())
+    sharded_arrays.save_sharded(JOB["out"] + "/optimizer", trainer.optimizer())
     if processes.count() > 1:
-        sharded_arrays.save(JOB["out"] + "/weights", trainer.weights())
+        sharded_arrays.save_sharded(JOB["out"] + "/weights", trainer.weights())
     saved = [sharded_arrays.Arrays(f"{JOB['out']}/{name}") for name in ("0/weights", "optimizer")]
     trainer.load(*saved, "what was saved")
     again = trainer.evaluate(evaluation_batches(records))

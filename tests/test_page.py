@@ -229,8 +229,8 @@ def test_the_first_screen_says_what_the_table_of_scores_says(results):
     path.parent.mkdir(parents=True)
     write_scores(path, "mlm/one", "masked", [pairs, pseudo])
     summary = told(results).partition('id="text-title"')[0]
-    assert re.findall('class="verdict">(.*?)<', summary) == ["level"]
-    assert pairs.comparison.startswith("level with 5-gram")
+    assert re.findall('class="verdict">(.*?)<', summary) == ["no significant difference"]
+    assert pairs.comparison.startswith("no significant difference from 5-gram")
     assert "2.336" in summary and "1.479" not in summary and pseudo.comparison == ""
 
 

@@ -36,7 +36,7 @@ from pathlib import Path
 from tpulm.training import runtime
 runtime.start(1, 8)
 import jax, numpy as np
-from tpulm.specs.label_heads import masked_model, outputs_of
+from tpulm.specs.classification_heads import masked_model, outputs_of
 from tpulm.specs.training_step import TrainingStep
 from tpulm.planning.abstract_run import AbstractRun
 from tpulm.training.device_batches import batches

@@ -24,7 +24,7 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.models.masked_models import init_recipe
-from tpulm.specs.label_heads import masked_model, outputs_of
+from tpulm.specs.classification_heads import masked_model, outputs_of
 from tpulm.training import runtime
 
 recipe, wildcards = snakemake.params.recipe, snakemake.wildcards

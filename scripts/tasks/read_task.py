@@ -22,7 +22,7 @@ from tpulm.core.job import job
 from tpulm.corpus.examples import Fields, hold_out, labels_of, module_examples, module_files, write_split
 from tpulm.corpus.files import read_files, unchanged
 from tpulm.specs.artifacts import SPLITS
-from tpulm.specs.label_heads import CLASS, NUMBER
+from tpulm.specs.classification_heads import CLASS, NUMBER
 
 recipe, where = snakemake.params.recipe, snakemake.params.recipe["key"]
 predict = recipe["predict"]

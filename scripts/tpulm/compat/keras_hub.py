@@ -156,7 +156,7 @@ def built_in_presets() -> dict[str, dict]:
 
 
 def read_preset_file(preset: str, name: str) -> dict:
-    """Return what a JSON file of a published preset says.
+    """Return the content of a JSON file of a published preset.
 
     Why: `from_preset` reads the sizes of a model together with its weights, which a plan does without.
     Until: keras-hub reads the config of a preset alone.

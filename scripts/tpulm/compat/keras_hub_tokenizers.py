@@ -4,7 +4,7 @@ from typing import Any
 
 
 def tokenizer_of(tokenizer: Any) -> Any:
-    """Return what is behind a tokenizer with byte-pair encoding: one of the library `tokenizers`; None for others.
+    """Return the tokenizer of the library `tokenizers` that a byte-pair tokenizer wraps; None for others.
 
     Why: which characters a token has (for the loss on responses), and the same tokenizer for transformers. And
     keras-hub gives its pattern of words to the library as a plain string, which no text contains, so that its

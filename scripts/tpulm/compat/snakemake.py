@@ -60,12 +60,12 @@ def is_main(workflow: Any) -> bool:
 
 
 def rule_name(workflow: Any, name: str) -> str:
-    """Return what a rule of this Snakefile is called on the command line: in a module, with the module's prefix."""
+    """Return the name of a rule on the command line: in a module, with the module's prefix."""
     return workflow.modifier.modify_rulename(name)
 
 
 def prefixing(workflow: Any) -> Callable[[str], str]:
-    """Return what puts the prefix of a module before a path, as Snakemake does with the paths of rules.
+    """Return a function that puts the prefix of a module before a path, as Snakemake does with the paths of rules.
 
     Snakemake has the modifiers of the file that it parses; the function keeps those of now.
     """
@@ -117,7 +117,7 @@ def snakefiles(workflow: Any) -> dict[str, Path]:
 
 
 def targets(workflow: Any) -> list[str]:
-    """Return what can be asked for: the names of rules, and files without wildcards."""
+    """Return the possible targets: names of rules, and files without wildcards."""
     found: dict[str, None] = {}
     for rule in workflow.rules:
         if not rule.has_wildcards():

@@ -151,7 +151,7 @@ def check_masked_model(where: str, recipe: dict, config: dict) -> None:
 
 
 def with_revision(recipe: Mapping) -> str:
-    """Return what `recipe` takes from a folder or the hub, as a sentence names it."""
+    """Return the name and the revision of a pretrained model, as a sentence has them."""
     return f"{recipe['pretrained']} at revision {recipe['revision']}" if "revision" in recipe else recipe["pretrained"]
 
 

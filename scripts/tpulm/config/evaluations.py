@@ -247,7 +247,7 @@ class Evaluations:
         return min(self.text["responses"], self.text["documents"])
 
     def generation(self, run: Run) -> dict:
-        """Return what generating the responses of held-out documents takes of the config."""
+        """Return the recipe for generating responses to held-out prompts."""
         kept = {"responses": self.responses, "characters": self.text["characters"]}
         return kept | run.asked | pick(run.recipe, *READING_KEYS)
 
@@ -276,7 +276,7 @@ class Evaluations:
         return dict(model.vocabulary for model in self.of_text.ends.values())
 
     def scoring(self, model: Model) -> dict:
-        """Return what the scores of a model take of the config."""
+        """Return the recipe for scoring a model on text and pairs."""
         documents = {"documents": self.documents_of(model)}
         if model.stage != "mlm":
             return documents | model.asked | pick(model.recipe, *READING_KEYS)

@@ -59,7 +59,7 @@ def begun(results: Path) -> dict[str, int]:
 
 
 def short_name(run: str) -> str:
-    """Return what a person means by RUN, STAGE/RUN or the key of the config, as RUN or STAGE/RUN."""
+    """Return a name of a run, which may be the key of the config, as RUN or STAGE/RUN."""
     return run.replace(".runs.", "/").replace(".", "/").strip("/")
 
 

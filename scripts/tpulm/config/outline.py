@@ -229,7 +229,7 @@ class Run(Model):
         }
 
     def plan(self) -> dict:
-        """Return what a plan takes of the run: what decides its step, and how many of them there are.
+        """Return the recipe of the run's plan: the keys that decide its step, and the number of steps.
 
         For a run on TensorFlow, the step on JAX of the same model; without steps where there is none: `as_on_jax`.
         """
@@ -301,7 +301,7 @@ class Outline:
         return min(tuned, key=lambda run: run.name) if "preset" in model.recipe and tuned else model
 
     def common(self, stage: str, name: str, recipe: Mapping) -> dict[str, Any]:
-        """Return what models of all stages have."""
+        """Return the fields that models of all stages have."""
         path = f"{stage}/{name}"
         return {
             "stage": stage,

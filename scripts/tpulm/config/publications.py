@@ -73,7 +73,7 @@ class Publication:
 
 
 def publications_of(outline: Outline) -> dict[str, Publication]:
-    """Return what a completed config can publish, by name, without checkpoints and the archive: what has a card."""
+    """Return the publications with a card by name: all that a config can publish but checkpoints and the archive."""
     found = []
     if "tokenizer" in outline.config:
         files = within("tokenizer", TOKENIZER_FILES.values())
@@ -91,7 +91,7 @@ def within(folder: str, names: Iterable[str]) -> dict[str, str]:
 
 
 def publications_of_run(run: Run) -> list[Publication]:
-    """Return what a run makes: a model, an adapter, or an adapter and the model that it is merged into."""
+    """Return the publications of a run: a model, an adapter, or an adapter and the merged model."""
     name, state = run.path, run.checkpoint()["state"]
     if run.stage == "mlm":
         return [Publication(name, "mlm", within(f"{name}/model", MODEL_FILES), run=run)]
@@ -134,7 +134,7 @@ def checkpoint_folder(step: int) -> str:
 
 
 def selected_publications(outline: Outline) -> dict[str, Publication]:
-    """Return what a completed config publishes, by name: what publish.artifacts names, with checkpoints if asked for.
+    """Return the publications of publish.artifacts by name, with checkpoints where the config has them published.
 
     An artifact is named by its name, or the beginning of it up to a slash: mlm stands for all masked models.
     """
@@ -163,7 +163,7 @@ def period_of(sync: str) -> int:
 
 
 def to_hub(section: Mapping, publication: Publication) -> dict[str, Any]:
-    """Return what publishing an artifact on the hub takes of the config, see tpulm.release.publishing.
+    """Return the recipe for publishing an artifact on the hub, see tpulm.release.publishing.
 
     newest  of a checkpoint what the branch of the models holds until the run was published: branch; files, what each
             file that is at its top is called in the repository; model, the name of what the run ends with, which stays
@@ -184,12 +184,12 @@ def to_hub(section: Mapping, publication: Publication) -> dict[str, Any]:
 
 
 def to_bucket(section: Mapping, publication: Publication) -> dict[str, Any]:
-    """Return what publishing an artifact in a bucket takes of the config."""
+    """Return the recipe for publishing an artifact in a bucket."""
     return what_is_published(publication) | {"folder": f"{section['gcs']}/{publication.slug}"}
 
 
 def what_is_published(publication: Publication) -> dict[str, Any]:
-    """Return what both places take of an artifact."""
+    """Return the part of a recipe that the hub and buckets have in common."""
     return {"name": publication.name, "names": list(publication.files)}
 
 
@@ -268,7 +268,7 @@ def archive_of(config: Mapping) -> str:
 
 
 def kept_of(run: Run) -> dict[str, Any]:
-    """Return what the history keeps of a run's config: the keys that decide what is trained."""
+    """Return the keys of a run's config that the history keeps: those that decide the training."""
     keys = ("base", "steps", "learning_rate", "schedule", *run.step_keys)
     recipe = {key: run.recipe[key] for key in keys if key in run.recipe}
     return {"stage": run.stage, "name": run.name, "recipe": recipe}
@@ -302,7 +302,7 @@ def facts_of(publication: Publication, evaluations: Evaluations) -> dict[str, st
 
 
 def card_recipe(publication: Publication, outline: Outline) -> dict:
-    """Return what a card takes of the config.
+    """Return the recipe of a card.
 
     name, kind, license (or None); source, where the artifact is to be loaded from: its repository, or its folder; of a
     tokenizer, where it is from; of a model, its sizes or the one that it starts from, and how it was trained; of a
@@ -348,7 +348,7 @@ def hub_base(run: Run) -> dict:
 
 
 def source_of(publication: Publication, config: Mapping) -> str:
-    """Return what libraries load an artifact by: the name of its repository, or its folder."""
+    """Return the name by which libraries load an artifact: its repository, or its folder."""
     section = config.get("publish", {})
     if "hub" not in section:
         return f"results/{publication.files.get('', publication.card)}"

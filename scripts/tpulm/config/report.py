@@ -13,7 +13,7 @@ from tpulm.specs.recipes import STAGES
 
 
 def page_recipe(outline: Outline, rules: Mapping[str, str], prefixed: Callable[[str], str] = str) -> dict[str, Any]:
-    """Return what the page is made from beside files.
+    """Return the recipe of the report's page.
 
     rules     the stage of each rule, by its name
     prefixed  gives a path the prefix of the module that this workflow is, if it is one
@@ -49,7 +49,7 @@ def page_run(run: Run, prefixed: Callable[[str], str]) -> dict[str, Any]:
 
 
 def comparisons(config: Mapping, models: Iterable[Model]) -> list[dict[str, Any]]:
-    """Return what is compared: names of two models, first and second, and the runs of each, firsts and seconds.
+    """Return the comparisons: names of two models, first and second, and the runs of each, firsts and seconds.
 
     Those that evaluation.compare names; if it names none, every model with the first one of its stage, and every
     finetuned model with its base model.

@@ -142,6 +142,6 @@ def groups_of(runs: Iterable[Model]) -> list[dict[str, Any]]:
 
 
 def group_name(names: list[str]) -> str:
-    """Return what to call a group of runs: their name without the seed where a sweep made them."""
+    """Return the name of a group of runs: that of the runs, without the seed where a sweep made them."""
     common = {re.sub(r"-seed-\d+", "", name) for name in names}
     return common.pop() if len(common) == 1 else ", ".join(names)

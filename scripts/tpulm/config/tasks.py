@@ -9,7 +9,7 @@ from typing import Any
 from tpulm.config.outline import Model, Outline, Run, checkpoint_of
 from tpulm.core.errors import UserError, describe
 from tpulm.specs.artifacts import MODEL_FILES, PAD_ID, PAD_ID_OF_ROBERTA, TASKS
-from tpulm.specs.label_heads import CLASS, NUMBER, PRETRAINED, RANDOM, masked_model
+from tpulm.specs.classification_heads import CLASS, NUMBER, PRETRAINED, RANDOM, masked_model
 from tpulm.specs.masked_architectures import find_architecture
 from tpulm.specs.masked_sizes import config_recipe, exported_model, sizes_of
 from tpulm.specs.recipes import given, pick

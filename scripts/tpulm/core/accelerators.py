@@ -153,7 +153,7 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 def tpu_name(versions: Collection[str] | None, requested: str) -> str:
-    """Return what JAX calls a TPU of one of these versions, such as TPU v3; TPU v2 or TPU v3 where both are possible.
+    """Return JAX's name of a TPU of one of these versions, such as TPU v3; TPU v2 or TPU v3 where both are possible.
 
     versions   none where no config can name it; None where nothing tells them: the name is TPU
     requested  accelerator of the run, which decides between several versions; empty for none
@@ -324,7 +324,7 @@ def shape_name(chips: int, dimensions: int) -> str:
 
 
 def job_name(resources: Mapping, rule: str) -> str:
-    """Return what to call a job where its user reads it: as the config calls its run, or else its rule.
+    """Return the name of a job for its user: that of its run in the config, or else of its rule.
 
     resources  the job's; `run_key`, which the rules of runs set, is a key of the config such as finetune.runs.python
     """

@@ -80,7 +80,7 @@ def request(url: str, start: int | None = None, stop: int | None = None) -> Futu
 
 
 def result(future: Future, url: str) -> bytes:
-    """Return what a request read. Raises FileNotFoundError where there is no such object, otherwise UserError."""
+    """Return the bytes that a request read. Raises FileNotFoundError for an absent object, otherwise UserError."""
     with sentences(url):
         return future.result()
 
@@ -146,15 +146,15 @@ def state(place: str | Path) -> tuple[int, str]:
         found = os.stat(place)
         return found.st_size, str(found.st_mtime_ns)
     with sentences(str(place)):
-        told = file_system().info(str(place))
-    return int(told["size"]), f"{told.get('generation')} {told.get('md5Hash')}"
+        info = file_system().info(str(place))
+    return int(info["size"]), f"{info.get('generation')} {info.get('md5Hash')}"
 
 
 def objects_matching(pattern: str) -> dict[str, int]:
     """Return the URLs of the objects that a glob gs://BUCKET/PATTERN stands for, and their sizes. Raises UserError."""
     with sentences(pattern):
         found = file_system().glob(pattern, detail=True)
-    return {f"{SCHEME}{name}": int(told["size"]) for name, told in found.items() if told["type"] == "file"}
+    return {f"{SCHEME}{name}": int(info["size"]) for name, info in found.items() if info["type"] == "file"}
 
 
 def read_objects(places: list[str]) -> Iterator[bytes]:
@@ -190,7 +190,7 @@ def objects(folder: str) -> dict[str, Entry]:
     root = folder.removeprefix(SCHEME).rstrip("/") + "/"
     with sentences(folder):
         found = file_system().find(root, detail=True)
-    return {name.removeprefix(root): Entry(int(told["size"]), told.get("md5Hash", "")) for name, told in found.items()}
+    return {name.removeprefix(root): Entry(int(info["size"]), info.get("md5Hash", "")) for name, info in found.items()}
 
 
 def sizes(folder: str) -> dict[str, int]:

@@ -48,7 +48,7 @@ def check_folder(folder: Path, given: str) -> None:
 
 
 def content_of(path: Path, given: str) -> object:
-    """Return what a JSON file holds. Raises UserError where it is none, or too large."""
+    """Return the content of a JSON file. Raises UserError where it is none, or too large."""
     if path.stat().st_size > LARGEST_JSON:
         raise UserError(f"{given}, where {path.name} is larger than {LARGEST_JSON // 2**20} MiB.")
     try:

@@ -134,7 +134,7 @@ def stop_again(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 def fault_of_machine(error: BaseException | None) -> str | None:
-    """Return what the operating system refused, such as "No space left on device: results/x"; None for another error.
+    """Return an error of the operating system in words, "No space left on device: results/x"; None for another error.
 
     Looks through the errors that led to this one.
     """

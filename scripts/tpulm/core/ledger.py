@@ -150,7 +150,7 @@ def runs_of(lines: Iterable[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def notes_of(path: Path, name: str) -> list[Any]:
-    """Return what a job has noted under a name, the last one last."""
+    """Return the notes of a job under a name, in order."""
     return [line[name] for line in read_record(path) if line["event"] == "note" and name in line]
 
 

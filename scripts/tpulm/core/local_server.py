@@ -36,7 +36,7 @@ Respond = Callable[[str, str, bytes | None], Answer | None]
 
 
 def handler(token: str, respond: Respond) -> type[BaseHTTPRequestHandler]:
-    """Return what answers requests to addresses with the token."""
+    """Return the handler of requests to addresses with the token."""
 
     class Handler(BaseHTTPRequestHandler):
         """Answers GET and POST."""

@@ -31,7 +31,7 @@ PATTERNS = {
 
 
 def find_secret(content: bytes) -> tuple[str, int] | None:
-    """Return what looks like a secret, or is one of the environment, and where it begins; None where nothing does."""
+    """Return the first secret of a text, by its form or from the environment, and where it begins; None without any."""
     for what, pattern in PATTERNS.items():
         if match := pattern.search(content):
             return what, match.start()

@@ -191,5 +191,5 @@ def refuse_empty(where: str, split: str, documents: int, dropped: dict[str, dict
 
 
 def reason_in_words(reason: str) -> str:
-    """Return what is said of dropped documents after their number."""
+    """Return the reason for which documents were dropped, in words that follow their number."""
     return IN_WORDS.get(reason, f"by the filter {reason}")

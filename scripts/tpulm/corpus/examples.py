@@ -27,7 +27,7 @@ from tpulm.core.files import atomic_write
 from tpulm.corpus.rows import Form, encodable
 from tpulm.corpus.stdlib import SKIPPED, docstrings, paragraphs
 from tpulm.specs.artifacts import SPLITS
-from tpulm.specs.label_heads import CLASS, NUMBER
+from tpulm.specs.classification_heads import CLASS, NUMBER
 
 Example = tuple[str, str | None, Any]
 KEYS = ("text", "text_pair", "label")  # of a task, that name columns
@@ -76,7 +76,7 @@ class Fields(Form):
 
 
 def describe_value(value: object) -> str:
-    """Return what a value is, for a message."""
+    """Return type and beginning of a value, for a message."""
     return "nothing" if value in (None, "", []) else f"{type(value).__name__} {str(value)[:40]!r}"
 
 

@@ -260,7 +260,7 @@ class Line:
 
 
 def mistake(file: str, error: Exception) -> UserError:
-    """Return what is wrong with a file that could not be read."""
+    """Return the error that says why a file could not be read."""
     if isinstance(error, OSError) and error.strerror and not isinstance(error, gzip.BadGzipFile):
         return UserError(f"{file} cannot be read: {error.strerror}.")
     kind = format_of(file)

@@ -144,7 +144,7 @@ class Generation(Extension):
         return nodes.CallBlock(self.call_method("mark"), [], [], body).set_lineno(line)
 
     def mark(self, caller: Any) -> str:
-        """Return what the block writes, between marks."""
+        """Return the text of the block between marks."""
         return f"{BEGIN}{caller()}{END}"
 
 
@@ -248,7 +248,7 @@ class ChatTemplate:
         return text.removeprefix(self.tokens["bos_token"] or "").rstrip(" ")
 
     def described(self) -> dict[str, Any]:
-        """Return what it writes around messages; nothing where it renders neither two turns nor one.
+        """Return facts about the template; none where it renders neither two turns nor one.
 
         begins   whether bos_token comes first
         ending   the marker that follows an answer; empty where none does
@@ -343,7 +343,7 @@ def unmarked(text: str) -> tuple[str, Spans]:
 
 
 def markers(template: str, special: Sequence[str] | None) -> set[str]:
-    """Return what a template writes that no message may have.
+    """Return the markup of a template, which no message may have.
 
     special  the special tokens of the tokenizer; None where there is none: then what looks like them, <start> or
              [START], but not the tags of a pair such as <think> and </think>, which a message may have
@@ -355,5 +355,5 @@ def markers(template: str, special: Sequence[str] | None) -> set[str]:
 
 
 def said(error: Exception) -> str:
-    """Return what an error of Jinja says, in one line."""
+    """Return the message of an error of Jinja, in one line."""
     return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

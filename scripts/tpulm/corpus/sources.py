@@ -218,7 +218,7 @@ def divisible(file: str, sample_by: str) -> bool:
 
 
 def reading(where: str, text: dict, part: Part) -> dict:
-    """Return what the config says of how a part is read: `params.recipe` of its job."""
+    """Return the recipe of the job that reads a part."""
     key, recipe = sources_of(where, text)[part.source]
     forms = ("template", "response"), ("messages",)
     form = next((keys for keys in forms if keys[0] in recipe), ("column",))
@@ -240,7 +240,7 @@ def responses(text: dict) -> dict:
 
 
 def assigning(where: str, text: dict, parts: list[Part]) -> dict:
-    """Return what the config says of how documents are assigned to splits: `params.recipe` of that job."""
+    """Return the recipe of the job that assigns documents to splits."""
     named = [part.split for part in parts]
     shares = {split: share for split, share in text["held_out"].items() if split not in named}
     # What of a named split is left out is in no other split's way.
@@ -252,7 +252,7 @@ def assigning(where: str, text: dict, parts: list[Part]) -> dict:
 
 
 def building(where: str, text: dict, parts: Sequence[Part]) -> dict:
-    """Return what the config says of how the documents of parts are written: `params.recipe` of that job."""
+    """Return the recipe of a job that writes the documents of parts."""
     recipe = {"key": where, "max_documents": text["max_documents"]} | responses(text)
     if "sources" not in text:
         return recipe
@@ -262,7 +262,7 @@ def building(where: str, text: dict, parts: Sequence[Part]) -> dict:
 
 
 def merging(where: str, text: dict) -> dict:
-    """Return what the config says of a text, of which other jobs write the documents: `params.recipe` of that job."""
+    """Return the recipe of the job that describes a text."""
     return {"key": where} | ({"weights": weights_of(where, text)} if "sources" in text else {})
 
 

@@ -97,13 +97,13 @@ def assign_splits(where: str, recipe: dict, parts: Sequence[str], records: Seque
     shares = {split: recipe["held_out"][SPLITS[split]] for split in (TEST, VALIDATION) if split not in named}
     if distinct and shares:
         hold_out(where, shares, keys, codes, distinct)
-    told = {}
+    near = {}
     if "near_duplicates" in recipe:
         examples = drop_near_duplicates(parts, codes, recipe["near_duplicates"]["threshold"])
-        told = {"near_duplicates": recipe["near_duplicates"] | {"examples": examples}}
+        near = {"near_duplicates": recipe["near_duplicates"] | {"examples": examples}}
         dropped = count_dropped(recipe["parts"], records, codes)
     refuse_empty(where, SPLITS[TRAIN], int((codes == TRAIN).sum()), dropped)
-    return codes, {"dropped": dropped} | told
+    return codes, {"dropped": dropped} | near
 
 
 def limit(codes: np.ndarray, split: int, most: int | None) -> None:

@@ -75,7 +75,7 @@ def combined(files: Sequence[Mapping]) -> dict:
 
 
 def merged(recipe: dict, records: Sequence[dict]) -> dict:
-    """Return what the records of the parts say of their sources: the same for any partition.
+    """Return the facts about the sources in the records of the parts: the same for any partition.
 
     recipe  parts, and sources where there are several
 
@@ -91,7 +91,7 @@ def merged(recipe: dict, records: Sequence[dict]) -> dict:
 
 
 def merged_source(splits: Sequence[str], records: Sequence[dict]) -> dict:
-    """Return what the records of the parts of one source say of it."""
+    """Return the facts about one source in the records of its parts."""
     files: dict[str, list[dict]] = {}
     removed: Counter = Counter()
     named: dict[str, str] = {}
@@ -120,7 +120,7 @@ def with_splits(record: dict, recipe: Mapping, splits: Mapping, sources: Mapping
 
 
 def sum_parts(parts: Sequence[dict], dropped: Mapping[str, Mapping[str, int]]) -> tuple[dict, dict]:
-    """Return what `write_splits` returns for a text, of what it returned for each of its parts: `splits`, `sources`.
+    """Return `splits` and `sources` of a text, from those that `write_splits` returned for each part.
 
     dropped  how many documents of each split were dropped, by reason
     """
@@ -139,7 +139,7 @@ def sum_parts(parts: Sequence[dict], dropped: Mapping[str, Mapping[str, int]]) -
 
 
 def in_words_of(split: str, figures: Mapping, dropped: Mapping[str, int]) -> str:
-    """Return what is said of a finished split."""
+    """Return the figures of a split, and why documents were dropped, as a sentence."""
     reasons = [f"{count:,} {reason_in_words(reason)}" for reason, count in dropped.items() if count]
     return (
         f"{split}: {figures['documents']:,} documents, {figures['characters']:,} characters; "

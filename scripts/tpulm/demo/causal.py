@@ -86,7 +86,7 @@ class Causal:
         return self.chat.prompt("messages", prompt), self.chat.described().get("ending", "")
 
     def answer(self, prompt: Prompt, settings: Settings, tell: Tell) -> None:
-        """Tell the tokens of the prompt, and each token that follows; for a length of 0, how probable the prompt is."""
+        """Send the tokens of the prompt, and each token that follows; for a length of 0, how probable the prompt is."""
         text, ending = self.written(prompt)
         opened = self.opened(settings["adapter"])
         ids = self.encoded(opened, text, None if isinstance(prompt, str) else prompt)
@@ -112,7 +112,7 @@ class Causal:
         return [*([] if bos is None else [bos]), *tokenizer.encode([text])[0]]
 
     def go_on(self, opened: Opened, reply: Reply, settings: Settings, tell: Tell) -> None:
-        """Tell each token of a reply as it comes."""
+        """Send each token of a reply as it comes."""
 
         def heard(token: Token) -> bool:
             candidates = [[opened.tokenizer.shown(one), probability] for one, probability in token.candidates]
@@ -124,7 +124,7 @@ class Causal:
         tell({"rest": reply.rest()})
 
     def score(self, opened: Opened, ids: list[int], text: str, tell: Tell) -> None:
-        """Tell how probable each token of a text is, and its bits per byte."""
+        """Send how probable each token of a text is, and its bits per byte."""
         found = opened.stream.score(ids)
         first = (
             "" if opened.tokenizer.special["bos"] is not None else opened.tokenizer.decode(ids[:1])

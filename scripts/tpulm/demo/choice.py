@@ -17,7 +17,7 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.specs.artifacts import CHECKPOINT_FILES, TASKS
 from tpulm.specs.causal_families import vocabulary_in, vocabulary_of
-from tpulm.specs.label_heads import PRETRAINED
+from tpulm.specs.classification_heads import PRETRAINED
 from tpulm.specs.masked_sizes import KINDS, opens
 
 Prompt = str | list  # a text; two texts; or the messages of a conversation
@@ -31,7 +31,7 @@ class Answers(Protocol):
     """What is open."""
 
     def answer(self, prompt: Prompt, settings: Settings, tell: Tell) -> None:
-        """Tell the answer to a prompt. Raises UserError for what it does not take."""
+        """Send the answer to a prompt. Raises UserError for what it does not take."""
 
 
 @dataclass

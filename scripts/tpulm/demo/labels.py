@@ -13,11 +13,11 @@ from tpulm.demo.choice import Prompt, Settings, Tell
 from tpulm.models.causal import assign
 from tpulm.models.task_models import build_task_model
 from tpulm.specs.artifacts import CHECKPOINT_FILES
-from tpulm.specs.label_heads import NUMBER
+from tpulm.specs.classification_heads import NUMBER
 from tpulm.training.jax_run import distributed
 from tpulm.training.task_run import encoder, task_step
 
-LIKELIEST = 5  # labels that are told
+LIKELIEST = 5  # labels that are shown
 
 
 class Labels:
@@ -38,7 +38,7 @@ class Labels:
         self.encode, self.labels, self.predict = encoder(folder, recipe), described["labels"], recipe["predict"]
 
     def answer(self, prompt: Prompt, settings: Settings, tell: Tell) -> None:
-        """Tell the likeliest labels of one text, or two, with their probabilities; or a number."""
+        """Send the likeliest labels of one text, or two, with their probabilities; or a number."""
         texts = [prompt] if isinstance(prompt, str) else prompt
         if len(texts) != self.texts or not all(isinstance(text, str) and text.strip() for text in texts):
             raise UserError(f"this task takes {'one text' if self.texts == 1 else 'two texts'}.")

@@ -31,7 +31,7 @@ class Masked:
         self.most = self.fill.model.backbone.max_sequence_length
 
     def answer(self, prompt: Prompt, settings: Settings, tell: Tell) -> None:
-        """Tell the tokens of the prompt and what the model says for each mask; without a mask, its probabilities."""
+        """Send the tokens of the prompt and what the model says for each mask; without a mask, its probabilities."""
         if not isinstance(prompt, str):
             raise UserError("a masked model needs a text, with or without [MASK].")
         if MASK not in prompt:
@@ -49,7 +49,7 @@ class Masked:
         return Scorer(self.fill.model, self.fill.sharded, masked_lm, READ, self.most)
 
     def score(self, text: str, tell: Tell) -> None:
-        """Tell the tokens of a text, how probable each is, and the pseudo bits per byte, as evaluations have them."""
+        """Send the tokens of a text, how probable each is, and the pseudo bits per byte, as evaluations have them."""
         (encoded,) = encode_passages(self.tokenizer, [Passage.of(text)])
         room = self.most - len(self.tokenizer.before) - len(self.tokenizer.after)
         if not 0 < len(encoded.ids) <= room:

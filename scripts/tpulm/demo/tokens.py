@@ -27,7 +27,7 @@ class Tokens:
         self.tokenizer = TextTokenizer(convert(path)) if path.is_dir() else TextTokenizer.load(path, masked)
 
     def answer(self, prompt: Prompt, settings: Settings, tell: Tell) -> None:
-        """Tell the tokens of a text, their ids, which id is unknown, and how many words it has, between white space."""
+        """Send the tokens of a text, their ids, which id is unknown, and how many words it has, between white space."""
         if not isinstance(prompt, str):
             raise UserError("a tokenizer needs a text.")
         (encoding,) = self.tokenizer.encodings([prompt])

@@ -52,7 +52,7 @@ def span_of(passage: Passage, places: list[tuple[int, int]]) -> tuple[int, int]:
 
 
 def generated(generate: Callable[[list[str]], list[str]], prompts: Sequence[str], size: int) -> list[str]:
-    """Return what follows each prompt, from batches of `size`."""
+    """Return the generated response to each prompt, from batches of `size`."""
     filled = [*prompts, *[prompts[-1]] * (-len(prompts) % size)]
     batches = (filled[start : start + size] for start in range(0, len(filled), size))
     return [text for batch in batches for text in generate(batch)][: len(prompts)]

@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness (Gao et al. 2024): run, and told as scores.
+"""Tasks of lm-evaluation-harness (Gao et al. 2024): run, and their results as scores.
 
 Needs tpulm.training.runtime.start first.
 """

@@ -173,7 +173,7 @@ class KerasLM(TemplateLM):
         return [float(total) for total in totals]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Return what the model says after each context, up to the first of the strings that end it."""
+        """Return the generated continuation of each context, up to the first of the strings that end it."""
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for number, request in enumerate(requests):
             groups[repr(request.args[1])].append(number)

@@ -73,7 +73,7 @@ def write_scored(
 
     output  scores, by_item
     model   its path and, of a checkpoint, step; kind  masked or causal
-    say     is told of those that lead
+    say     says those that lead
     """
     scored = [(replace(score, step=model.get("step")), values) for score, values in scored]
     values_by_item = ((score.name, *value) for score, values in scored for value in values.items())

@@ -148,7 +148,7 @@ def encoded_documents(tokenizer: TextTokenizer, documents: Iterable[Sequence[str
 def ngram_costs(
     tokenizer: TextTokenizer, training: Sequence[np.ndarray], passages: Sequence[Passage]
 ) -> dict[str, np.ndarray]:
-    """Return what each passage costs the models of training documents, nats, float64 [passages], by model."""
+    """Return the negative log-likelihood of each passage by each n-gram model, nats, float64 [passages]."""
     encoded = encode_passages(tokenizer, passages)
     ids, scored, unknown = [one.ids for one in encoded], [one.scored for one in encoded], unknown_nats(encoded)
     models = {"unigram": Unigram, "kneser_ney": KneserNey}

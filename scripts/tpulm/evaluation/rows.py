@@ -44,7 +44,7 @@ def encode_passages(tokenizer: TextTokenizer, passages: Sequence[Passage]) -> li
 
 
 def unknown_nats(encoded: Sequence[Encoded]) -> np.ndarray:
-    """Return what the unknown characters of texts cost beside their tokens, float64 [texts]: a byte, ln 256.
+    """Return the cost of the unknown characters of texts, nats, float64 [texts]: ln 256 for each byte.
 
     Without that, a vocabulary that knows fewer characters would make text cheaper.
     """
@@ -52,7 +52,7 @@ def unknown_nats(encoded: Sequence[Encoded]) -> np.ndarray:
 
 
 def costs_of(texts: Sequence[Passage], encoded: Sequence[Encoded], nats: np.ndarray) -> dict[Passage, float]:
-    """Return what each text costs a model, with its unknown characters; nats  of its tokens, float64 [texts]."""
+    """Return the cost of each text with its unknown characters, nats; nats  of its tokens, float64 [texts]."""
     return dict(zip(texts, (nats + unknown_nats(encoded)).tolist(), strict=True))
 
 

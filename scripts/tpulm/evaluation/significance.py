@@ -128,7 +128,7 @@ def compare_scores(one: Trained, two: Trained) -> list[dict]:
 
 
 def comparison_row(one: Trained, two: Trained, score: str) -> dict:
-    """Return what is known of a score of two models before all are weighed together."""
+    """Return the tests of one score of two models, before the correction for several tests."""
     names = sorted(one.shared(score) & two.shared(score))
     has_items = bool(one.shared(score) or two.shared(score))
     first, second = one.values(score, names), two.values(score, names)
@@ -160,7 +160,7 @@ def comparison_row(one: Trained, two: Trained, score: str) -> dict:
 
 
 def judged(row: Mapping, again: bool) -> tuple[str, str]:
-    """Return what a row says of the second model, better, worse or cannot tell, and why.
+    """Return the verdict on the second model, better, worse or cannot tell, and the reason.
 
     again  whether both models were trained with several seeds
     """

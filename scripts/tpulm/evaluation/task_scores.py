@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from tpulm.core.random_streams import generator
 from tpulm.evaluation import item_means
 from tpulm.evaluation.overlap import count_in_training
-from tpulm.specs.label_heads import NUMBER, PRETRAINED, RANDOM
+from tpulm.specs.classification_heads import NUMBER, PRETRAINED, RANDOM
 from tpulm.specs.scores import FEWEST, Score
 
 Columns = Mapping[str, list]
@@ -36,7 +36,7 @@ def majority(train: Columns, held_out: Columns, predict: str) -> list:
 
 
 def bag_of_words(train: Columns, held_out: Columns, predict: str) -> list:
-    """Return what a linear model of the counts of words predicts: logistic regression, or ridge regression for numbers.
+    """Return the predictions of a linear model of word counts: logistic regression, or ridge regression for numbers.
 
     Each of two texts has counts of its own.
     """
@@ -55,7 +55,7 @@ BASELINES: Mapping[str, Callable[[Columns, Columns, str], list]] = {"majority": 
 
 
 def names_of(names: Sequence[str], predict: str) -> dict[str, str]:
-    """Return what the report calls baselines, by their names in the config."""
+    """Return the names of baselines in the report, by their names in the config."""
     regression = "ridge regression" if predict == NUMBER else "logistic regression"
     said = {
         "majority": "mean" if predict == NUMBER else "most frequent label",

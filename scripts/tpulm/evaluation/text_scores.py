@@ -35,7 +35,7 @@ class Material:
 
     @classmethod
     def of(cls, inputs: Mapping, kind: str, documents: int | None = None) -> "Material":
-        """Return what a job names as inputs: material; ngrams, overlaps, where there are any.
+        """Return the material of a job's inputs: material; ngrams, overlaps, where there are any.
 
         kind       of the model, masked or causal: masked ones are trained on all tokens
         documents  of each split at most, those that were drawn first; all by default

@@ -52,7 +52,7 @@ class Kernel:
         window: int | None = None,
         soft_cap: float | None = None,
     ) -> jax.Array:
-        """Return what each token attends to within its segment: [records, tokens, heads, head_dim].
+        """Return attention within segments: [records, tokens, heads, head_dim].
 
         query       [records, tokens, heads, head_dim], scaled
         key, value  [records, tokens, key-value heads, head_dim]; the heads are a multiple of them
@@ -76,7 +76,7 @@ def attend(
     kernel: Kernel | None,
     window: int | None = None,
 ) -> jax.Array:
-    """Return what each token attends to within its document, in both directions: [records, tokens, heads, head_dim].
+    """Return attention within documents, in both directions: [records, tokens, heads, head_dim].
 
     Arguments as for a kernel, the query not scaled. Plain attention where there is none, or none for this length.
     """
@@ -230,7 +230,7 @@ class Needs(NamedTuple):
 
 
 def needs_of(model: keras.Model) -> Needs:
-    """Return what a model's attention asks of a kernel."""
+    """Return the requirements of a model's attention on a kernel."""
     backbone = model.backbone
     wired = hasattr(backbone, "use_kernel")
     if not wired and not isinstance(backbone, (*keras_hub.LLAMAS, *keras_hub.GEMMAS)):

@@ -110,7 +110,7 @@ def build_abstract_model(
 
 
 def prepare(model: keras.Model, spec: ModelSpec, distribution: sharding.Sharded) -> None:
-    """Settle what a model trains, how it drops, whether it tells documents of a record apart, and by which attention.
+    """Set the trainable variables, dropout, document masking and attention kernel of a model.
 
     Raises UserError for a family whose documents cannot be told apart.
     """
@@ -151,7 +151,7 @@ def construct(
 
 
 def as_built(family: type, arguments: Mapping[str, Any]) -> CausalArchitecture:
-    """Return what a model is built from that is of a backbone's class, with the arguments of its config.json."""
+    """Return the architecture of a backbone's class with the arguments of its config.json."""
     sizes = {key: value for key, value in arguments.items() if key not in ("name", "trainable", "dtype")}
     return CausalArchitecture(family.__name__, sizes, sizes.pop("vocabulary_size"))
 

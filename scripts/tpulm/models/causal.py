@@ -160,7 +160,7 @@ def adapt(model: keras.Model, spec: ModelSpec) -> None:
 
 
 def with_adapter(layer: keras.layers.Dense | keras.layers.EinsumDense, inputs: jax.Array, **_: object) -> jax.Array:
-    """Return what a layer with LoRA computes, A and B applied to its inputs (Hu et al. 2021, equation 3).
+    """Return the outputs of a layer with LoRA, A and B applied to its inputs (Hu et al. 2021, equation 3).
 
     Keras adds A @ B to the kernel instead. In bfloat16 that rounds away what is small beside a weight, and each step
     computes the gradient of the whole kernel.

@@ -62,7 +62,7 @@ class Dropout(keras.layers.Dropout):
 
 
 def dropped(layer: keras.layers.Dropout, inputs: jax.Array, training: bool = False) -> jax.Array:
-    """Return what a layer of `Dropout` does."""
+    """Return the outputs of `Dropout`."""
     if not training or not layer.rate:
         return inputs
     share = min(max(round(layer.rate * LEVELS), 1), LEVELS - 1)  # never none, and never all

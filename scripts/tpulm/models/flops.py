@@ -26,7 +26,7 @@ class Built(Protocol):
 
 
 def seconds_at_peak(run: Built) -> float | None:
-    """Return what a step takes at the least on the devices here, at their published bfloat16 peak; None for a CPU."""
+    """Return the least seconds of a step on these devices, at their published bfloat16 peak; None for a CPU."""
     device = jax.devices()[0]
     peak = peak_flops(device.device_kind) if device.platform != "cpu" else None
     return model_flops_of(run) / (peak * jax.device_count()) if peak else None

@@ -107,7 +107,7 @@ def refuse_others(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def add_sizes(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
-    """Tell the sizes and settings of a model, of its config.json."""
+    """Add the sizes and settings of a model, of its config.json."""
     window, context = config.get("sliding_window"), config["max_position_embeddings"]
     if window is not None and "layer_types" in config:
         writer.add_sliding_window(window)
@@ -138,7 +138,7 @@ def add_sizes(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
 
 
 def add_vocabulary(writer: gguf.GGUFWriter, folder: Path, config: Mapping[str, Any]) -> None:
-    """Tell the pieces of a vocabulary, its special tokens, and the chat template."""
+    """Add the pieces of a vocabulary, its special tokens, and the chat template."""
     if (folder / "tokenizer.model").is_file():
         add_sentencepiece(writer, (folder / "tokenizer.model").read_bytes(), config["vocab_size"])
     else:
@@ -158,7 +158,7 @@ def add_vocabulary(writer: gguf.GGUFWriter, folder: Path, config: Mapping[str, A
 
 
 def add_sentencepiece(writer: gguf.GGUFWriter, serialized: bytes, size: int) -> None:
-    """Tell the pieces of a SentencePiece vocabulary, and that size where embeddings have more rows than it has pieces.
+    """Add the pieces of a SentencePiece vocabulary, and that size where embeddings have more rows than it has pieces.
 
     llama.cpp merges pieces as SentencePiece does, by their scores.
     """
@@ -176,7 +176,7 @@ def add_sentencepiece(writer: gguf.GGUFWriter, serialized: bytes, size: int) -> 
 
 
 def add_byte_level(writer: gguf.GGUFWriter, tokenizer: Mapping[str, Any], size: int) -> None:
-    """Tell the pieces and merges of a vocabulary of byte-level BPE, of its tokenizer.json; size  see above."""
+    """Add the pieces and merges of a vocabulary of byte-level BPE, of its tokenizer.json; size  see above."""
     rules = rules_of(tokenizer)
     assert rules is not None  # others are refused
     special = {token["id"]: token["content"] for token in tokenizer["added_tokens"]}

@@ -64,7 +64,7 @@ class FillMask:
         return self.all(prompt)[0]
 
     def all(self, prompt: str) -> list[list[dict]]:
-        """Return what a call does for each [MASK] of a prompt, each with all of them masked."""
+        """Return the answers for each [MASK] of a prompt, each with all of them masked."""
         ids = np.array([self.tokenizer.fast.encode(prompt.replace("[MASK]", self.mask)).ids], np.int32)
         most = self.model.backbone.max_sequence_length
         if ids.shape[1] > most:

@@ -23,7 +23,7 @@ MODULES: dict[str, ModuleType] = {"roberta": roberta, "modernbert": modernbert}
 
 
 def folder_recipe(folder: Path) -> dict:
-    """Return what a run's recipe says of the model in a Hugging Face folder that JAX can open.
+    """Return the recipe of the model in a Hugging Face folder that JAX can open.
 
     model       architecture and sizes, as in the config; vocabulary   its size and pad id
     precision   float32, of the weights there
@@ -34,7 +34,7 @@ def folder_recipe(folder: Path) -> dict:
 
 
 def init_recipe(path: str, manifest: Mapping, where: str) -> dict:
-    """Return what a run's recipe leaves to the model that it starts from: model and vocabulary.
+    """Return the recipe of the model that a run starts from: model and vocabulary.
 
     path   its config.json; manifest  the TFRecords'
 

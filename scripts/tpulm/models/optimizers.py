@@ -8,7 +8,7 @@ import keras
 from tpulm.compat.keras import layout_of
 
 
-class Passing:
+class TransientValue:
     """A value within one update, in place of a variable: Keras's Adafactor assigns it before it reads it."""
 
     def assign(self, value: Any) -> None:
@@ -37,7 +37,7 @@ class Adafactor(keras.optimizers.Adafactor):
             factored = len(variable.shape) >= 2
             self._r.append(self.factor(variable, -1, "row") if factored else None)
             self._c.append(self.factor(variable, -2, "column") if factored else None)
-            self._v.append(Passing() if factored else self.add_variable_from_reference(variable, "velocity"))
+            self._v.append(TransientValue() if factored else self.add_variable_from_reference(variable, "velocity"))
 
     def factor(self, variable: keras.Variable, dropped: int, name: str) -> keras.Variable:
         """Return a variable of the shape and layout of another without its axis `dropped`."""

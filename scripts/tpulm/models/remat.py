@@ -22,7 +22,7 @@ def remat(model: keras.Model) -> None:
 
 
 def rematerializing(block: keras.Layer, call: Callable) -> Callable:
-    """Return what one layer computes, which is `call`, keeping its inputs only."""
+    """Return a call of a layer that keeps its inputs only, and computes the rest again for gradients."""
     within = False  # what the layer recomputes is the call itself
 
     def rematerialized(*args: Any, **kwargs: Any) -> Any:

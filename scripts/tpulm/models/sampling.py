@@ -43,7 +43,7 @@ class Generator:
         return [made[i : i + samples] for i in range(0, len(made), samples)]
 
     def responses(self, prompts: list[str]) -> list[str]:
-        """Return what follows each prompt, by its tokens: special ones of the prompt are not in the text. Greedy."""
+        """Return the greedy continuation of each prompt, without the special tokens of the prompt."""
         filling = [prompts[-1]] * (-len(prompts) % self.rows)
         made = self.model.generate(prompts + filling, max_length=self.recipe["max_length"], strip_prompt=True)
         return [text.strip() for text in made[: len(prompts)]]

@@ -17,7 +17,7 @@ from tpulm.tokenization.tokenizer import TextTokenizer
 
 HALF = "\ufffd"  # what a text ends with while a character has not come whole
 STEP = 64  # sequences are generated in multiples of it: a program is compiled for each
-CANDIDATES = 6  # that are told of each token
+CANDIDATES = 6  # named with each token
 
 
 class Reply:
@@ -42,7 +42,7 @@ class Reply:
         return said
 
     def rest(self) -> str:
-        """Return what was held back and belongs to the reply, after its last token."""
+        """Return the rest of the reply, which was held back, after its last token."""
         return "" if self.ended else self.whole().rstrip(HALF)[self.shown :]
 
     def whole(self) -> str:
@@ -94,8 +94,8 @@ class TellingSampler(keras_hub.samplers.Sampler):
         place = ops.where(temperature > 0, ops.cast(drawn, "int32"), 0)
         chosen = ops.take_along_axis(order, place, -1)[:, 0]
         best, ids = ops.top_k(probabilities, min(CANDIDATES, self.size))
-        told = chosen[0], probabilities[0, chosen[0]], best[0], ids[0]
-        more = io_callback(self.tell, jax.ShapeDtypeStruct((), np.bool_), *told, ordered=True)
+        drawn = chosen[0], probabilities[0, chosen[0]], best[0], ids[0]
+        more = io_callback(self.tell, jax.ShapeDtypeStruct((), np.bool_), *drawn, ordered=True)
         return ops.where(more, chosen, ops.cast(self.end, chosen.dtype))
 
 

@@ -1,4 +1,4 @@
-"""Masked models with a head for labels: the classifiers of transformers on JAX.
+"""Masked models with a classification head: the classifiers of transformers on JAX.
 
 Needs tpulm.training.runtime.start first.
 """
@@ -96,7 +96,7 @@ def with_head(masked_model: keras.Model, step: TrainingStep) -> TaskModel:
     Raises UserError where it has too few positions.
     """
     if step.head is None:
-        raise ValueError(f"{step.model.where} has no head for labels")
+        raise ValueError(f"{step.model.where} has no classification head")
     spec, head = step.model, step.head
     most = getattr(masked_model.backbone, "max_sequence_length", None)  # rotary positions have no end
     if most and step.sequence_length > most:

@@ -235,7 +235,7 @@ def before_cap(gradients: jax.Array, logits: jax.Array, head: Head) -> jax.Array
 def sums_on_device(
     hidden: jax.Array, table: jax.Array, labels: jax.Array, head: Head, gradients: bool = False
 ) -> tuple[jax.Array, ...]:
-    """Return what `chunked` does, of a device's records, with its part of the table.
+    """Return the sums of `chunked` over a device's records, with its part of the table.
 
     Also the logarithm of each softmax's divisor, float32 [records, tokens], and with `gradients` those of the losses by
     the hidden states, float32 [records, tokens, hidden]

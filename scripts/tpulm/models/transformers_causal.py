@@ -128,7 +128,7 @@ def class_key(backbone: "keras.Model", byte_level: bool) -> str:
 def transformers_config(
     model: "keras.Model", special_ids: Mapping[str, int | None], byte_level: bool
 ) -> dict[str, Any]:
-    """Return what config.json says of a causal model, for transformers 4.57 and later.
+    """Return the config.json of a causal model, for transformers 4.57 and later.
 
     special_ids   of its tokenizer: bos, eos, pad
     byte_level    whether the tokenizer is byte-level BPE, and not SentencePiece
@@ -165,7 +165,7 @@ def transformers_config(
 
 
 def refuse_unknown(kind: str, sizes: Mapping[str, Any]) -> None:
-    """Raise UserError for a model whose function transformers cannot be told."""
+    """Raise UserError for a model that transformers has no settings for."""
     if kind not in CLASSES:
         known = ", ".join(name for name in CLASSES if name not in ("Gemma2", QWEN_AS_LLAMA))
         raise UserError(f"a {kind} cannot be saved for transformers; allowed: a model with a {known}.")

@@ -57,7 +57,7 @@ def to_matrix(path: str, array: np.ndarray) -> np.ndarray:
 
 
 def from_matrix(path: str, array: np.ndarray, shape: Iterable[int]) -> np.ndarray:
-    """Return what `to_matrix` returned as a variable of this shape. Raises ValueError for another number of values."""
+    """Return the inverse of `to_matrix`, of this shape. Raises ValueError for another number of values."""
     shape = tuple(shape)
     if path.endswith(("kernel", "reverse_embeddings")):
         order = order_of(path, len(shape))

@@ -64,7 +64,7 @@ def preset_backbone(preset: str, revision: str | None) -> tuple[type, dict]:
 
 
 def abstract_model(step: TrainingStep, distribution: Sharded) -> keras.Model:
-    """Return the model of a step, language model or with a head for labels, without values."""
+    """Return the model of a step, language model or with a classification head, without values."""
     if step.head:
         return build_abstract_task_model(step, distribution)
     return build_abstract_model(step.model, distribution)

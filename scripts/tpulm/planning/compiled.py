@@ -58,7 +58,7 @@ def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: list, atten
 
 
 def compile_and_read(lowered: jax.stages.Lowered, slice_: Topology, places: list, attended: float) -> dict:
-    """Return what `compiled` does, asked of the compiler."""
+    """Return the facts of `compiled`, from the compiler."""
     try:
         program = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
@@ -90,5 +90,5 @@ def compile_and_read(lowered: jax.stages.Lowered, slice_: Topology, places: list
 
 
 def too_large(total: int, usable: int) -> dict:
-    """Return what `compiled` does of a program that does not fit."""
+    """Return the facts of `compiled` for a program that does not fit."""
     return dict.fromkeys(("arguments", "temporaries", "program", "flops")) | {"total": total, "usable": usable}

@@ -33,7 +33,7 @@ def of_roofs(roofs: dict[str, float], factors: tuple[float, ...] = FACTORS) -> d
 
 
 def times(found: dict, slice_: Topology, steps: int = 1, factors: tuple[float, ...] = FACTORS) -> dict:
-    """Return what a device does in a step, and how long it takes: of a program that runs several steps, one's share.
+    """Return the work of a device in one step, and its time; of a program with several steps, one's share.
 
     found    as `compiled` returns it
     factors  shares of the peaks of arithmetic, HBM and links that are reached

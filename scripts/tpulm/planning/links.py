@@ -61,7 +61,7 @@ class Links:
         return 0 if self.shape[axis] == 1 else 2 if self.shape[axis] >= WRAPS[self.dimensions] else 1
 
     def transfer(self, computation: Computation, instruction: Instruction, fused: bool = False) -> Transfer:
-        """Return what a collective sends; `fused` with a slice of what it reduces: a reduce-scatter."""
+        """Return the bytes that a collective sends; `fused` with a slice of what it reduces: a reduce-scatter."""
         kind = instruction.opcode.removesuffix("-start")
         arrays = instruction.arrays
         if instruction.opcode.endswith("-start") and kind != "all-reduce":  # operands, then results

@@ -13,7 +13,7 @@ from tpulm.specs.training_step import MOST_HOST_DEVICES, TrainingStep, check_mes
 
 
 def variants(recipe: dict, stage: str, devices: int) -> Iterator[tuple[str, dict]]:
-    """Yield what may make a run smaller, in words and as a recipe, the gentlest changes of the result first.
+    """Yield changes that may make a run smaller, in words and as a recipe, the gentlest first.
 
     Not all of it is allowed by the config, or fits the slice. A model on a task has no remat and no microbatches.
     """
@@ -45,7 +45,7 @@ def variants(recipe: dict, stage: str, devices: int) -> Iterator[tuple[str, dict
 
 
 def alternatives(stage: str, recipe: dict, slice_: Topology, where: str) -> list[dict]:
-    """Return what each single change of how a step is computed would make of memory and estimated time."""
+    """Return memory and estimated time for each single change of how a step is computed."""
     lora = stage == "finetune" and recipe["method"] == "lora"
     widest = recipe.get("base_precision") == "float32"  # which the config refuses under bfloat16
     precisions = ["float32", "mixed_bfloat16", *(["bfloat16"] if lora and not widest else [])]

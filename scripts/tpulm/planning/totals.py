@@ -107,7 +107,7 @@ def collectives_inside(module: Module, instruction: Instruction) -> list[tuple[s
 
 
 def total_work(text: str, slice_: Topology, coordinates: Iterable[Iterable[int]], attended: float = 1.0) -> dict:
-    """Return what a device does in a compiled program for a slice.
+    """Return the work of a device in a compiled program for a slice.
 
     coordinates  of the chip of each device, in the order of the program's partitions
     attended     share of pairs of positions that kernels of attention compute

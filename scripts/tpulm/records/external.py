@@ -73,7 +73,7 @@ def check_records(path: Path, source: str, expected: Mapping) -> tuple[list[int]
 
 
 def mistake_in(data: bytes, expected: Mapping) -> str | None:
-    """Return what of a record is not as expected, as the rest of a sentence; None where all is."""
+    """Return the first mistake in a record as the rest of a sentence; None without any."""
     allowed = "allowed: a tf.train.Example with input_ids and attention_mask as int64."
     try:
         features = Example.FromString(data).features.feature

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpulm.records.order import batch_records
-from tpulm.specs.label_heads import CLASS, NUMBER
+from tpulm.specs.classification_heads import CLASS, NUMBER
 from tpulm.specs.record_arrays import EVALUATION_BATCH
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ Arrays = dict[str, np.ndarray]
 def encode_examples(tokenizer: "Tokenizer", columns: Mapping[str, list], predict: str, length: int, pad: int) -> Arrays:
     """Return the examples of a split as arrays, each with the examples in front.
 
-    columns  of the split, see tpulm.corpus.examples; predict  of `tpulm.specs.label_heads`
+    columns  of the split, see tpulm.corpus.examples; predict  of `tpulm.specs.classification_heads`
     length   tokens of an example, special ones included: the longest text is cut off first, the rest is padded
 
     input_ids, attention_mask   int32 [examples, length]

@@ -102,7 +102,7 @@ def apply_masking(
     rows: slice = ALL,
     batch_size: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return what `read_features` returns, masked: the arrays of `mask_batch`, and what the packing adds."""
+    """Return the features of `read_features` masked: the arrays of `mask_batch`, and those of the packing."""
     vocabulary = records.manifest
     special = vocabulary["special_ids"]
     ids, known = found["input_ids"], sorted(set(special.values()))

@@ -37,7 +37,7 @@ def range_of(lengths: Sequence[np.ndarray], shard: int, shards: int, files: int,
 
 
 def range_of_job(lengths: Sequence[str], recipe: Mapping, split: str, shard: int, shards: int) -> dict[str, int]:
-    """Return what `range_of` does, to the job of a shard.
+    """Return the documents of a shard, see `range_of`, to its job.
 
     lengths        paths of NumPy files, also in a bucket, of which each has the lengths of a file of documents
     recipe         shards, files of the split; shards_key
@@ -101,7 +101,7 @@ class Layout:
     responses: bool = False
 
     def packer(self) -> "Windows | OnePerRecord":
-        """Return what packs the documents of one shard."""
+        """Return the packer of one shard."""
         return OnePerRecord(self) if self.packing == "pad" else Windows(self)
 
 

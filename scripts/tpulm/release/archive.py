@@ -66,7 +66,7 @@ def comparisons(jobs: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def outside_of(jobs: list[dict[str, Any]], own: Container[str]) -> dict[str, str | None]:
-    """Return what jobs read that no job made, the user's text above all: sha256 by path.
+    """Return the files that jobs read and no job made, the user's text above all: sha256 by path.
 
     own  paths of the workflow's own source, such as the templates of the report, which are left out
     """
@@ -138,7 +138,7 @@ def listed(root: Path, *which: str) -> list[str]:
 
 
 def git(root: Path, *arguments: str) -> str | None:
-    """Return what git prints of a folder; None where it cannot say."""
+    """Return the output of git in a folder; None where it fails."""
     # Neither the user's settings nor a lock: this only reads. But what the user ignores everywhere is ignored here.
     environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     if "--exclude-standard" not in arguments:
@@ -267,7 +267,7 @@ def archive_files(
 
 
 def readme(recipe: Mapping[str, Any], manifest: Mapping[str, Any], largest: int, pythons: list[str]) -> str:
-    """Return what a person reads first; pythons, the versions that the run had."""
+    """Return the README of an archive; pythons  the versions of Python that the run had."""
     version, artifacts = manifest["source"], manifest["artifacts"]
     commit = f" at commit {version['commit']}" if version["commit"] else ""
     changed = (

@@ -173,7 +173,7 @@ class Crate:
         facts: dict[str, Any] = {"name": f"{job['rule']} {job['id']}", "instrument": tool, "object": given}
         facts["result"] = [entity for path in sorted(job["outputs"]) for entity in self.artifact(path)]
         facts |= {"startTime": when(job["start"]), "endTime": when(job["start"] + job["seconds"])}
-        facts |= {"actionStatus": DONE, "resourceUsage": used, "description": told(job)}
+        facts |= {"actionStatus": DONE, "resourceUsage": used, "description": description_of(job)}
         return self.context(f"#{job['id']}", "CreateAction", **facts)
 
     def described(self, names: Iterable[str]) -> dict[str, Any]:
@@ -205,7 +205,7 @@ class Crate:
         return dict(metadata)
 
 
-def told(job: Mapping[str, Any]) -> str:
+def description_of(job: Mapping[str, Any]) -> str:
     """Return where and with what a job ran, and its attempts, in words."""
     host = job["host"]
     where = f"{host['processors']} x {host['processor']} ({host['machine']}, {host['system']})"

@@ -53,11 +53,11 @@ def provenance(file: str, place: Path, everything: bool = False) -> Iterator[str
     changed = known and now.is_file() and sha256(now) != known
     waiting: list[str | tuple[Job, str, int]] = [(job, "", 0), f"{file}{'  changed since' if changed else ''}"]
     while waiting:
-        told = waiting.pop()
-        if isinstance(told, str):
-            yield told
+        entry = waiting.pop()
+        if isinstance(entry, str):
+            yield entry
         else:
-            waiting += reversed(list(lines_of(*told, made, shown, everything)))
+            waiting += reversed(list(lines_of(*entry, made, shown, everything)))
 
 
 def lines_of(
@@ -91,11 +91,11 @@ def lines_of(
     if len(replaced) > few:
         yield f"{indent}  |- … and {len(replaced) - few:,} more that were replaced since"
     rules = Counter(before["rule"] for before, _ in groups.values())
-    told: Counter[str] = Counter()
+    counted: Counter[str] = Counter()
     for number, (before, paths) in enumerate(groups.values(), start=1):
-        told[before["rule"]] += 1
-        if not everything and told[before["rule"]] > ALIKE:
-            if told[before["rule"]] == rules[before["rule"]]:
+        counted[before["rule"]] += 1
+        if not everything and counted[before["rule"]] > ALIKE:
+            if counted[before["rule"]] == rules[before["rule"]]:
                 yield f"{indent}  |- … and {rules[before['rule']] - ALIKE:,} more of the same rule, {before['rule']}"
             continue
         few = len(paths) if everything else FILES

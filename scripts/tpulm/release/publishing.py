@@ -66,7 +66,7 @@ def receipt_of(place: str, found: Mapping[str, Path], **more: str) -> dict:
 
 
 def outdated(found: Mapping[str, Path], before: Mapping, place: str) -> list[str]:
-    """Return what the last publication, by its receipt `before`, sent to a place, and the artifact has no more."""
+    """Return the files of the last publication, by its receipt `before`, that the artifact has no more."""
     sent = before.get("files", {}) if before.get("place") == place else {}
     return sorted(sent.keys() - found.keys())
 
@@ -189,5 +189,5 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return what an error says in a line."""
+    """Return the message of an error, in one line."""
     return " ".join(str(error).split())[:300] or type(error).__name__

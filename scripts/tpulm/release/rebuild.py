@@ -168,7 +168,7 @@ def verdict_on(
 
 
 def read_json_file(path: Path) -> Any:
-    """Return what a JSON file holds."""
+    """Return the content of a JSON file."""
     return json.loads(path.read_bytes())
 
 

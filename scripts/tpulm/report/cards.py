@@ -301,7 +301,7 @@ def checkpoints(facts: Mapping) -> str:
 
 
 def versions(timings: Iterable[Mapping]) -> str:
-    """Return what a model was trained with, as a list."""
+    """Return the versions of software that a model was trained with, as a list."""
     found = list(dict.fromkeys(row["software"] for row in timings if row.get("software")))
     return "\n\nthen\n\n".join("\n".join(f"- {each}" for each in text.split("; ")) for text in found)
 

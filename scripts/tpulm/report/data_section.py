@@ -139,7 +139,7 @@ def records(sources: Sources) -> dict[str, Any]:
 
 
 def masks(sources: Sources) -> dict[str, Any] | None:
-    """Return what the masked models say for the mask, a column for each model; None where none was asked."""
+    """Return the answers of masked models to prompts, a column for each model; None where there are none."""
     files = sources.names("mlm/*/fill_mask.json")
     if not files:
         return None
@@ -169,7 +169,7 @@ def generations(sources: Sources) -> list[dict[str, Any]]:
 
 
 def responses(sources: Sources) -> list[dict[str, Any]]:
-    """Return what each finetuned model responded to held-out prompts, some wrong responses first, then right ones."""
+    """Return the responses of each finetuned model to held-out prompts, some wrong ones first, then right ones."""
     found = []
     for file in sources.names("evaluation/responses/*/*/responses.json"):
         rows = sources.json(file)["rows"]

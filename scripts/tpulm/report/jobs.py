@@ -27,14 +27,14 @@ def jobs_behind(files: Iterable[str], known: list[ledger.Job]) -> list[dict[str,
     for job in behind:
         makers = [maker for path in job["inputs"] if (maker := ledger.read_from(job, path, made))]
         ready = max((ends[maker["id"]] for maker in makers if maker["id"] in ends), default=job["start"])
-        told = {"rule": job["rule"], "of": label(job["log"]), "started": job["start"], "outputs": len(job["outputs"])}
-        told |= {"waited": round(max(job["start"] - ready, 0.0), 3), "seconds": round(job["seconds"], 3)}
-        found.append(told | attempts_of(job))
+        entry = {"rule": job["rule"], "of": label(job["log"]), "started": job["start"], "outputs": len(job["outputs"])}
+        entry |= {"waited": round(max(job["start"] - ready, 0.0), 3), "seconds": round(job["seconds"], 3)}
+        found.append(entry | attempts_of(job))
     return sorted(found, key=lambda job: (job["started"], job["rule"], job["of"]))
 
 
 def attempts_of(job: ledger.Job) -> dict[str, Any]:
-    """Return what a job's record says of its attempts.
+    """Return the attempts of a job, from its record.
 
     cpu_seconds     of the last one
     accelerators    of the last one: how many, by kind, on all hosts that trained; none for processors
@@ -60,7 +60,7 @@ def attempts_of(job: ledger.Job) -> dict[str, Any]:
 
 
 def label(log: str) -> str:
-    """Return what tells a job from others of its rule, by the name of its log."""
+    """Return the part of a job's log that tells it from others of its rule."""
     return (f"/{log}".partition("/logs/")[2] or log).removesuffix(".log")
 
 
@@ -83,7 +83,7 @@ def pauses_between(spans: Iterable[tuple[float, float]]) -> list[dict[str, float
 
 
 def account(files: Iterable[str], recipe: Mapping[str, Any], known: list[ledger.Job]) -> dict[str, Any]:
-    """Return what results/jobs.json says: totals, rules, pauses and jobs.
+    """Return the content of results/jobs.json: totals, rules, pauses and jobs.
 
     files    those that the page is made of
     recipe   of the page: cpu_watts and cpu_price of a thread, prices of slices

@@ -52,8 +52,8 @@ def answers_beside(published: Mapping[str, Sequence[str]], answers: Sequence[Map
     rows = []
     for prompt, words in published.items():
         same = len({word.strip() for word in words} & set(ours[prompt]))
-        told = {"figure": prompt, "published": quoted(words), "reached": quoted(ours[prompt])}
-        rows.append(told | {"verdict": f"{same} of {len(words)} are the same"})
+        row = {"figure": prompt, "published": quoted(words), "reached": quoted(ours[prompt])}
+        rows.append(row | {"verdict": f"{same} of {len(words)} are the same"})
     return rows
 
 

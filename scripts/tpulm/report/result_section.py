@@ -24,7 +24,7 @@ LOSSES = {"mlm": "nats per masked token", "base": "nats per token", "finetune": 
 
 
 def describe_runs(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:
-    """Return every run with what is known of it."""
+    """Return every run with its metrics, state, timings and devices."""
     runs, devices = [], devices_of(recipe, sources)
     for run in recipe["runs"]:
         metrics, timings = (f"{run['folder']}/{file}" for file in ("metrics.json", "timings.csv"))
@@ -83,7 +83,7 @@ def training(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
 
 
 def pick(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a curve says of its run."""
+    """Return stage, name and label of a run."""
     return {key: run[key] for key in ("stage", "name", "label")}
 
 

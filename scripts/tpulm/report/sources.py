@@ -44,7 +44,7 @@ class Sources:
         return sorted(fnmatch.filter(self.files, pattern))
 
     def json(self, name: str) -> Any:
-        """Return what a JSON file says; None where there is no such file."""
+        """Return the content of a JSON file; None where there is no such file."""
         if name not in self.read and name in self.files:
             self.read[name] = read_json(self.files[name])
         return self.read.get(name)

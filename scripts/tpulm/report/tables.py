@@ -100,7 +100,7 @@ def table_of_tests(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def then_and_now(path: str, runs: Sequence[dict], current: Collection[str]) -> tuple[Sequence[dict], dict | None]:
-    """Return what is kept of earlier runs, and of the last one where it is the run that the config names."""
+    """Return the earlier runs, and the last one where it is the run that the config names."""
     if any(path.endswith(f"/{folder}") for folder in current):
         return runs[:-1], runs[-1] if runs else None
     return runs, None
@@ -203,7 +203,7 @@ def stands_for_tensorflow(plan: Mapping) -> bool:
 
 
 def figures_of(plan: Mapping) -> list:
-    """Return what a plan says of a step; what it does not know is None."""
+    """Return the figures of a step in a plan, None where not known."""
     memory, step = plan["memory"], plan["estimated_seconds"]
     held = [significant(memory["total"] / 2**30), round(memory["hbm"] / 2**30)]
     if step is None:

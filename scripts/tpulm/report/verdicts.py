@@ -159,7 +159,7 @@ FEWER = {
 
 
 def keeping(run: Mapping[str, Any]) -> str:
-    """Return what a finetuning that has forgotten can change, the least of the changes."""
+    """Return the smallest change that helps a finetuning to forget less."""
     if run["stage"] != "finetune" or forgotten(run["losses"]) <= FORGOTTEN:
         return ""
     return f"If it has to keep more of the corpus, try {lower(run, 3, 'a third')}: it then learns more slowly."
@@ -203,7 +203,7 @@ def course_of(run: dict[str, Any], sources: Sources) -> Course | None:
 
 
 def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
-    """Return what to do next. A loss of finetuning is compared with itself only: its two texts differ by design."""
+    """Return the next thing to do. A loss of finetuning is compared with itself only: its texts differ by design."""
     if course is None:
         return ""
     last, change = max(course.held_out), course.change

@@ -92,7 +92,7 @@ def vocabulary_in(folder: Path) -> Path:
 
 
 def vocabulary_recipe(base: Mapping) -> dict[str, Any]:
-    """Return what the training of a vocabulary takes of a base model's section of the config.
+    """Return the recipe of the training of a base model's vocabulary.
 
     vocab_size, seed  as they are there
     marks             of a SentencePiece vocabulary, the pieces before and after a document

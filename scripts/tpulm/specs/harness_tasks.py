@@ -61,7 +61,7 @@ def tasks_of(config: Mapping) -> dict[str, HarnessTask]:
 
 
 def read_description(key: str, path: Path) -> dict[str, Any]:
-    """Return what a file of a task says, without what it includes.
+    """Return the content of a task's file, without the files that it includes.
 
     Raises UserError for code, and for what is no task.
     """

@@ -57,7 +57,7 @@ JAX_ONLY = {"modernbert": Architecture(token_types=False)}
 
 
 def find_architecture(name: str, where: str, backend: str = "tensorflow") -> Architecture:
-    """Return what is known of the model type `name`, which the config gives under the key `where`.
+    """Return the architecture of the model type `name`, which the config gives under the key `where`.
 
     Raises UserError for one that cannot be trained with this backend, tensorflow or jax.
     """

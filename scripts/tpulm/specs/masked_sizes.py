@@ -90,7 +90,7 @@ def opens(config: Mapping) -> bool:
 
 
 def config_recipe(config: Mapping) -> dict:
-    """Return what the config.json of a model says of it, as a run's `model` in the config says it.
+    """Return the config.json of a model in the form of a run's `model` in the config.
 
     The number of token types is left out: a text has only the first one, which is added to the positions.
     """
@@ -103,7 +103,7 @@ def config_recipe(config: Mapping) -> dict:
 
 
 def exported_model(model: Mapping, backend: str) -> dict:
-    """Return what the config.json of a run's model is going to say of it; model  as in the config."""
+    """Return the sizes and settings in the config.json of a run's model; model  as in the config."""
     kind = KINDS.get(model["architecture"], Kind({}, {}))
     defaults = kind.in_transformers if backend == "tensorflow" else kind.built_in
     return {**defaults, **model, "model_type": model["architecture"]}

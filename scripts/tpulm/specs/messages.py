@@ -44,8 +44,8 @@ def sentence(error: jsonschema.ValidationError) -> str:
         return schema["message"].format(where=where, found=found, missing=missing_key(error))
     if error.validator == "only_with":
         return f"{where} {error.message}"
-    if told := removed(where, error):
-        return told
+    if message := removed(where, error):
+        return message
     if error.validator == "additionalProperties":
         return unknown_key(where, error.instance, sorted(schema.get("properties", {})))
     if error.validator == "required":
@@ -93,7 +93,7 @@ def unknown_key(where: str, given: Iterable[str], known: list[str]) -> str:
 
 
 def found_at_length(error: jsonschema.ValidationError) -> str:
-    """Return what was found where a length or a type is wrong."""
+    """Return the value that has a wrong length or type, in words."""
     if isinstance(error.instance, list):
         return f"a list of {len(error.instance)}"
     return describe(error.instance) if error.instance != "" else "empty text"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def segment_schedule(recipe: dict, steps: int, first: int, last: int) -> dict:
-    """Return what steps `first` to `last` need to know of the schedule, JSON types only.
+    """Return the schedule of steps `first` to `last`, JSON types only.
 
     recipe  learning_rate, shape, warmup_steps; decay_steps for `wsd`
             (warm-up, stable, decay: Hu et al. 2024), final_learning_rate for all but `constant`

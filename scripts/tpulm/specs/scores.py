@@ -20,8 +20,13 @@ CHANCE, BASE, FREQUENCIES = "chance", "base model", "token frequencies"
 # Groups of scores: of predicted tokens of records, and of generated responses.
 TOKENS, RESPONSES = "tokens", "responses"
 LOSS, ACCURACY = "loss", "accuracy"
-BETTER, LEVEL, WORSE, FEW = "better", "level", "worse", "too few items"
-IN_WORDS = {BETTER: "better than", LEVEL: "level with", WORSE: "worse than", FEW: "too few items to compare with"}
+BETTER, SAME, WORSE, FEW = "better", "no significant difference", "worse", "too few items"
+IN_WORDS = {
+    BETTER: "better than",
+    SAME: "no significant difference from",
+    WORSE: "worse than",
+    FEW: "too few items to compare with",
+}
 # Items from which on a score has an interval and is compared. With 20, the percentiles of a bootstrap are 9 % narrower
 # than Student's t, with 2 they are 89 % narrower (Hesterberg 2015, "narrowness bias").
 FEWEST = 20
@@ -29,7 +34,7 @@ FEWEST = 20
 
 @dataclass(frozen=True)
 class Score:
-    """One number that says how good a model is, with what it is to be held against.
+    """One number that says how good a model is, with its baselines.
 
     group             tokens, text, pairs, responses, task or harness
     metric            such as loss (nats per predicted token), bits_per_byte or accuracy
@@ -85,7 +90,7 @@ class Score:
 
     @property
     def compared_with(self) -> dict[str, float]:
-        """The values that it is to be held against: chance and those of baselines that are of the same measure."""
+        """The baselines: chance, and the values of simpler models by the same measure."""
         if self.metric == PSEUDO_BITS_PER_BYTE:  # the baselines' are likelihoods
             return {}
         return self.baselines | ({} if self.chance is None else {CHANCE: self.chance})
@@ -110,7 +115,7 @@ class Score:
         return self.items < FEWEST
 
     def beside(self, other: float) -> str:
-        """Return what it is beside another value, see `verdict`; FEW where it has fewer than FEWEST items."""
+        """Return the verdict on it and another value, see `verdict`; FEW where it has fewer than FEWEST items."""
         return FEW if self.few else verdict(self.value, other, self.higher_is_better, self.low, self.high)
 
 
@@ -147,13 +152,13 @@ def find_scores(scores: Iterable[Score], **fields: Any) -> Iterator[Score]:
 
 
 def verdict(value: float, other: float, higher_is_better: bool, low: float | None, high: float | None) -> str:
-    """Return whether a value is BETTER or WORSE than another one, or LEVEL: equal to it, or with it in the interval.
+    """Return whether a value is BETTER or WORSE than another one, or SAME: equal to it, or with it in the interval.
 
     low, high  of the value's interval; None where it has none
     """
     within = low is not None and high is not None and low <= other <= high
     if within or value == other:
-        return LEVEL
+        return SAME
     return BETTER if (value > other) == higher_is_better else WORSE
 
 
@@ -164,7 +169,7 @@ def write_scores(path: str | Path, model: str, kind: str, scores: Iterable[Score
 
 
 def read_scores(path: str | Path) -> tuple[dict[str, Any], list[Score]]:
-    """Return what a file says of its model, `model` and `kind` among it, and its scores."""
+    """Return the facts in a file of scores, `model` and `kind` among them, and the scores."""
     found = read_json(path)
     return {key: value for key, value in found.items() if key != "scores"}, scores_in(found)
 

@@ -10,13 +10,13 @@ from typing import Any, Self
 
 from tpulm.core.errors import UserError
 from tpulm.specs.causal_families import constructor
-from tpulm.specs.label_heads import NUMBER, LabelHead
+from tpulm.specs.classification_heads import NUMBER, ClassificationHead
 from tpulm.specs.masked_sizes import sizes_of
 from tpulm.specs.record_arrays import Arrays, causal_arrays, labelled_arrays, masked_arrays, predictions_per_record
 
 
 def promised(recipe: Mapping) -> dict:
-    """Return what the metrics of a run say of its bytes: nothing, where another run has the same ones."""
+    """Return whether the bytes of a run are promised, for its metrics: nothing where they are."""
     if recipe.get("determinism", "bytes") == "bytes":
         return {}
     return {"determinism": recipe["determinism"], "bytes_promised": False}
@@ -156,7 +156,7 @@ class ModelSpec:
 
 
 def adapters_of(recipe: Mapping) -> dict[str, Any]:
-    """Return what a recipe says of LoRA, by the names of `ModelSpec`; what it leaves out is what the config would."""
+    """Return the settings of LoRA in a recipe by the names of `ModelSpec`, with the config's defaults."""
     rank, alpha = recipe["rank"], recipe.get("alpha")
     return {
         "rank": rank,
@@ -195,7 +195,7 @@ class TrainingStep:
     responses: bool = False
     masking: Mapping[str, float] | None = None
     z_loss: float = 0.0
-    head: LabelHead | None = None
+    head: ClassificationHead | None = None
 
     @classmethod
     def of(cls, stage: str, where: str, recipe: Mapping, **known: Any) -> Self:
@@ -209,7 +209,7 @@ class TrainingStep:
         Raises UserError, see `ModelSpec.of`.
         """
         recipe = {**recipe, **known}
-        head = LabelHead.of(recipe) if "predict" in recipe else None
+        head = ClassificationHead.of(recipe) if "predict" in recipe else None
         return cls(
             ModelSpec.of(stage, where, recipe),
             recipe["batch_size"],

@@ -73,11 +73,11 @@ class Encoder:
         return interleaved(whole, found, self.encode_words(texts.filter(pa.array(~whole))))
 
     def encode_whole(self, texts: pa.StringArray) -> Ids:
-        """Return what `encode` returns, each document encoded by itself."""
+        """Return the ids of documents, each encoded by itself; see `encode`."""
         return flat(self.tokenizer.encode_batch_fast(texts.to_pylist()))
 
     def encode_words(self, texts: pa.StringArray) -> Ids:
-        """Return what `encode` returns, for documents without added tokens."""
+        """Return the ids of documents without added tokens; see `encode`."""
         words, first = split_at_spaces(folded(texts) if self.folds else texts, self.no_cut)
         coded = words.dictionary_encode()
         which = self.known.look_up(coded.dictionary)[coded.indices.to_numpy()]
@@ -139,7 +139,7 @@ def splits_at_spaces(spec: dict) -> bool:
 
 
 def marking(spec: dict) -> tuple[str, str, list[tuple[str, str]]] | None:
-    """Return what a tokenizer does to a word, None where it does more than this.
+    """Return the marks that a tokenizer puts at words; None where it does more.
 
     spec  tokenizer.json
 

@@ -31,7 +31,7 @@ ROLES = {
 REQUIRED = ("cls_token", "sep_token", "pad_token", "mask_token")
 # transformers' mark for "no limit of length".
 NO_LIMIT = int(1e30)
-# Of what is told of pieces and words: how many examples, up to how many characters, and which number of tokens is last.
+# Of pieces and words: how many examples, up to how many characters, and which number of tokens is last.
 EXAMPLES, LONGEST, WORD_TOKENS = 40, 60, 12
 
 
@@ -185,7 +185,7 @@ def as_within_text(tokenizer: "Tokenizer", words: list[str]) -> list[str]:
 
 
 def pieces(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str, Any]:
-    """Return what the pieces of a vocabulary are, and which words are hard for it.
+    """Return statistics of the pieces of a vocabulary, and the words with the most tokens.
 
     ids  as special_ids returns them; these pieces are left out
 

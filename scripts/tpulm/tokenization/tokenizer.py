@@ -72,7 +72,7 @@ class TextTokenizer:
         return self.fast.decode([token for token in ids if token not in ends], skip_special_tokens=not self.byte_level)
 
     def piece(self, token: int) -> str:
-        """Return what stands for a token in the vocabulary."""
+        """Return the piece of the vocabulary of an id."""
         return self.fast.id_to_token(token)
 
     def shown(self, token: int) -> str:
@@ -159,5 +159,5 @@ def completion_mask(text: str, places: Places, responses: list[tuple[int, int]])
 
 
 def describe(tokenizer: TextTokenizer, path: str | Path) -> dict:
-    """Return what a manifest says of a tokenizer: tokenizer_sha256 (of tokenizer.json), vocab_size, special_ids."""
+    """Return the facts of a tokenizer for a manifest: tokenizer_sha256 (of tokenizer.json), vocab_size, special_ids."""
     return {"tokenizer_sha256": sha256(path), "vocab_size": tokenizer.size, "special_ids": tokenizer.special}

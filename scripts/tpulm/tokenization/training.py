@@ -101,7 +101,7 @@ def known_characters(words: Words, recipe: Recipe) -> tuple[set[str], dict[str, 
 
 
 def needs(where: list[set[str]], record: dict[str, int | float]) -> str:
-    """Return what the smallest vocabulary follows from."""
+    """Return why a vocabulary cannot be smaller, as a part of a sentence."""
     share = f", {record['character_coverage']:.2%} of the text" if record["rare_characters"] else ""
     if len(where) == 1:
         return f"the vocabulary has {len(where[0])} different characters{share}"

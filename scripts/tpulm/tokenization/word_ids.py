@@ -138,7 +138,7 @@ def content(texts: pa.LargeStringArray) -> bytes:
 
 
 def segmenter_of(model: dict) -> Segmenter | None:
-    """Return what cuts words as a model does; None where it does more than that.
+    """Return a function that cuts words as a model does; None where the model does more.
 
     model  of tokenizer.json
     """

@@ -128,7 +128,7 @@ def write_state(outputs: dict[str, str], state: dict, recipe: dict, previous: di
 
 
 def how_trained(state: dict) -> dict:
-    """Return what the metrics of a run say of how it was trained, from the state of its last checkpoint."""
+    """Return how a run was trained, for its metrics, from the state of its last checkpoint."""
     return {key: state[key] for key in ("attention",) if key in state}
 
 

@@ -66,7 +66,7 @@ class History:
         self.mark = time.perf_counter()
 
     def state(self) -> dict:
-        """Return what `restore` takes, of JSON types."""
+        """Return the state for `restore`, of JSON types."""
         held_out = list(self.held_out.items())
         profiles = list(self.profiles.items())
         return {
@@ -166,7 +166,7 @@ class History:
 
 
 def held_out_metrics(loss: float, correct: float, count: float) -> dict[str, float]:
-    """Return what is said of a held-out split, from sums over its predictions.
+    """Return loss and accuracy of a held-out split, from sums over its predictions.
 
     loss (nats per prediction), accuracy, perplexity (e to the loss), predictions (how many)
     """

@@ -90,7 +90,7 @@ class Trainer:
         return sharded_arrays.by_path(self.variables.trainable, self.state.trainable)
 
     def optimizer(self) -> dict[str, jax.Array]:
-        """Return what else the next segment needs: the optimizer's variables by path, random states by number.
+        """Return the optimizer's variables by path, and random states by number, for the next segment.
 
         Keras numbers the states' paths through the life of a process, so these say nothing.
         """

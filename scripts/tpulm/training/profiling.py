@@ -84,7 +84,7 @@ def costliest(trace: Path) -> list[tuple[str, float]]:
 
 
 def called(name: str, origin: str | None) -> str:
-    """Return what an operation is called: "fusion.3 (jvp(gelu)/mul)".
+    """Return the name of an operation: "fusion.3 (jvp(gelu)/mul)".
 
     name    of the event: the instruction, or on a TPU all of its text, such as %fusion.3 = bf16[8,128]{1,0} fusion(...)
     origin  of the model, such as jit(step)/jvp(gelu)/mul:

@@ -28,7 +28,7 @@ RIGHT = 0.99
 
 
 def standing(stage: str, scores: Sequence[Score], characters: int | None = None) -> tuple[str, bool]:
-    """Return what a model is better or worse than, and whether that is a warning.
+    """Return how a model compares with its baselines, in words, and whether that is a warning.
 
     stage       mlm, base or finetune
     scores      of the model that its run ends with, also of its metrics.json
@@ -109,7 +109,7 @@ def forgotten(scores: Sequence[Score]) -> float:
 
 
 def beside_frequencies(scores: Sequence[Score], what: str) -> tuple[str, bool]:
-    """Return what the loss of a model, nats per `what`, is beside that of a model that knows only token frequencies."""
+    """Return how a loss, nats per `what`, compares with that by token frequencies, in words."""
     loss = next(find_scores(scores, group=TOKENS, metric=LOSS, split=TEST))
     figure, alone = f"a loss of {loss.value:.2f} nats per {what}", loss.baselines.get(FREQUENCIES)
     if alone is None:  # as version 0.2.0 measured it

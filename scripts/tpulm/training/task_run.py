@@ -1,4 +1,4 @@
-"""A model with a head for labels, as a JAX run that trains it. Needs tpulm.training.runtime.start first."""
+"""A model with a classification head, as a JAX run that trains it. Needs tpulm.training.runtime.start first."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,7 +15,7 @@ from tpulm.models.optimizers import make_optimizer
 from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
 from tpulm.models.task_models import TaskModel, build_task_model
 from tpulm.records.labelled_batches import Arrays, encode_examples
-from tpulm.specs.label_heads import masked_model, outputs_of
+from tpulm.specs.classification_heads import masked_model, outputs_of
 from tpulm.specs.training_step import TrainingStep
 from tpulm.tokenization.tokenizer import TextTokenizer
 from tpulm.training.device_batches import on_devices

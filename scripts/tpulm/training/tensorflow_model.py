@@ -26,7 +26,7 @@ def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 @tf.custom_gradient
 def vectorized_cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-    """Return what `cross_entropy` does, by operations that are vectorized."""
+    """Return the losses of `cross_entropy`, by operations that are vectorized."""
     highest = tf.reduce_max(logits, -1, keepdims=True)
     powers = tf.exp(logits - highest)
     divisor = tf.reduce_sum(powers, -1, keepdims=True)

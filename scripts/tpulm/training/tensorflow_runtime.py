@@ -68,13 +68,13 @@ def strategy_here(tpu: bool, host_device_count: int) -> tf.distribute.Strategy:
 
 
 def device_kind() -> str:
-    """Return what a model is trained on: TPU, GPU or CPU."""
+    """Return the kind of the devices that a model is trained on: TPU, GPU or CPU."""
     kinds = {device.device_type for device in tf.config.list_logical_devices()}
     return next(kind for kind in ("TPU", "GPU", "CPU") if kind in kinds)
 
 
 def device_name(requested: str) -> str:
-    """Return what JAX calls the devices that a model is trained on, such as TPU v3 or NVIDIA L4, or else CPU.
+    """Return JAX's name of the devices that a model is trained on, such as TPU v3 or NVIDIA L4, or else CPU.
 
     TensorFlow says TPU of every version, and v2 and v3 are the same PCI device: `requested`, the accelerator of the
     run, decides between them.

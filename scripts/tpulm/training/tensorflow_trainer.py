@@ -184,7 +184,7 @@ class Trainer:
         return figures, grads
 
     def gradients_at_once(self, batch: dict[str, tf.Tensor], weight: tf.Tensor) -> tuple:
-        """Return what `gradients` does for records that are in memory together."""
+        """Return the gradients of records that are in memory together."""
         with tf.GradientTape() as tape:
             logits = predictions(self.model, batch, training=True)
             loss = loss_sum(logits, batch) / weight

@@ -40,7 +40,7 @@ def masked_lm(batch: dict) -> tuple:
 
 
 def labelling(batch: dict) -> tuple:
-    """Return inputs, labels and weights of a model with a head for labels, for a batch of records.labelled_batches.
+    """Return inputs, labels and weights of a model with a classification head, for a batch of records.labelled_batches.
 
     labels   int32, or float32 for numbers, [records]; weights  float32 [records], 0 where nothing is predicted
     """
@@ -161,7 +161,7 @@ def jit_train_step(
     steps_per_execution: int,
     z_loss: float = 0.0,
 ) -> jax.stages.Wrapped:
-    """Return what a dispatch runs: a step of `make_train_step`, or a scan over `steps_per_execution` of them.
+    """Return the compiled function of a dispatch: one `make_train_step`, or a scan over `steps_per_execution` of them.
 
     With a scan, arrays of a batch, rates and figures have one more dimension in front, the steps. The state is donated:
     the new one takes its memory.

@@ -13,7 +13,7 @@ from tpulm.specs.record_arrays import HELD_OUT_RECORDS
 
 
 def plan_recipe(chains: Sequence[Run]) -> dict:
-    """Return what a plan takes of what trains with its step: a run alone, or all chains of a model on a task."""
+    """Return the recipe of a plan: of a run alone, or of all chains of a model on a task."""
     return chains[0].plan() | ({"chains": len(chains)} if chains[0].task else {})
 
 
@@ -73,7 +73,7 @@ def plan_of(run: dict, name: str) -> dict | None:
 
 
 def step_of(recipe: dict) -> dict:
-    """Return what of a plan's recipe decides the step that was compiled."""
+    """Return the keys of a plan's recipe that decide the compiled step."""
     kept = {key: value for key, value in recipe.items() if key not in OTHER}
     return kept | {"clips": recipe.get("optimizer", {}).get("global_clipnorm") is not None}
 

@@ -96,7 +96,7 @@ def check_folders(before: Callable[[Any], Iterable], jobs: list) -> None:
 
 
 def requests(jobs: Iterable) -> list[dict]:
-    """Return what jobs of Snakemake's that run elsewhere ask for, one of each kind, those with accelerators first.
+    """Return the requests of jobs that run elsewhere, one of each kind, those with accelerators first.
 
     `where` is how to name a job for the user: the key of its run, such as finetune.runs.python, or else its rule.
     """
@@ -121,10 +121,10 @@ def preflight(asked: list[dict], executor: object, folder: str) -> None:
     folder    the workflow's
     """
     settings = asdict(executor) if is_dataclass(executor) and not isinstance(executor, type) else {}
-    told = json.dumps({"executor": settings, "jobs": asked}, default=str)
+    request = json.dumps({"executor": settings, "jobs": asked}, default=str)
     for command in {request["resources"]["preflight"] for request in asked if "preflight" in request["resources"]}:
         line = command.replace("{python}", shlex.quote(sys.executable))
-        done = subprocess.run(["sh", "-c", line], cwd=folder, input=told, text=True, stderr=subprocess.PIPE)
+        done = subprocess.run(["sh", "-c", line], cwd=folder, input=request, text=True, stderr=subprocess.PIPE)
         if not done.returncode:
             sys.stderr.write(done.stderr)
         else:

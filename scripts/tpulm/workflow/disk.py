@@ -61,7 +61,7 @@ def saved(model: Model) -> dict[str, int]:
 def needs_of(
     jobs: Iterable[Any], outline: Outline, chains: Mapping[str, Run], planned: Iterable[Mapping]
 ) -> list[Need]:
-    """Return what the results of jobs of Snakemake's are going to take.
+    """Return the disk space that the results of jobs need.
 
     chains  of checkpoints by path; planned  those with something to train, see `tpulm.workflow.budget.pending`
     """
@@ -77,7 +77,7 @@ def needs_of(
 
 
 def checkpoints(run: Run, planned: Mapping) -> Need:
-    """Return what the checkpoints that a run is going to write take at the most, and a snapshot.
+    """Return the most bytes that the checkpoints of a run, and a snapshot, need.
 
     planned  of the run, see `tpulm.workflow.budget.pending`
     """

@@ -47,7 +47,7 @@ class Pace:
         self.jobs, self.cores, self.ended = jobs, cores, set[int]()
         self.taken: dict[Kind, list[float]] = {}
         self.earlier: dict[Kind, list[float]] = {job.kind: [] for job in jobs}
-        self.told, self.told_at = "", 0.0
+        self.estimate, self.estimated_at = "", 0.0
         if jobs:
             reading = threading.Thread(target=self.read, args=[folders], daemon=True)
             reading.start()
@@ -75,9 +75,9 @@ class Pace:
         It is the longer of two times: of the longest chain of jobs of which each needs the one before, and of all jobs,
         spread over all cores. Jobs of kinds that are not known count nothing.
         """
-        if time.time() < self.told_at + 1:  # with many thousand jobs, this takes a while
-            return self.told
-        self.told_at, chain, work, tails = time.time(), 0.0, 0.0, dict[int, float]()
+        if time.time() < self.estimated_at + 1:  # with many thousand jobs, this takes a while
+            return self.estimate
+        self.estimated_at, chain, work, tails = time.time(), 0.0, 0.0, dict[int, float]()
         known, earlier = True, False
         for job in self.jobs:
             if job.number in self.ended:
@@ -93,7 +93,7 @@ class Pace:
             chain = max(chain, tails[job.number])
         seconds = max(chain, work)
         by = " by earlier runs" if earlier else ""
-        self.told = (
+        self.estimate = (
             f"{'about' if known else 'at least'} {timedelta(seconds=round(seconds))}{by}" if seconds > LEAST else ""
         )
-        return self.told
+        return self.estimate

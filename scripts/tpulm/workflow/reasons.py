@@ -48,7 +48,7 @@ code_now = cache(job_record.code_of)
 
 
 def differences(before: Mapping, now: Mapping, prefix: str = "") -> dict[str, tuple]:
-    """Return what two recipes have in different values, by dotted key: (before, now)."""
+    """Return the keys that differ between two recipes: (before, now) by dotted key."""
     changes: dict[str, tuple] = {}
     for key in sorted(set(before) | set(now)):
         old, new = before.get(key), now.get(key)

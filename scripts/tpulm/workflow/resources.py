@@ -72,7 +72,7 @@ def activations(model: Model, backward: bool) -> int:
         layers = layer
     else:
         layers = inputs * size.layers + layer if recipe.get("remat") else layer * size.layers
-    if "predict" in recipe:  # a head for labels
+    if "predict" in recipe:  # a classification head
         return wide * layers
     masked = model.stage == "mlm" and "masking" in recipe  # a model that is not trained here has none
     predicted = predictions_per_record(length, recipe["masking"]["mlm_probability"]) if masked else length
@@ -209,7 +209,7 @@ def resources_of(model_of: Callable[[Any], Model], job: str, prefix: str, hosts:
 
 
 def snapshots_of(run_of: Callable[[Any], Run], located: Callable[[str], str]) -> dict[str, Callable]:
-    """Return what a rule that trains says of snapshots and profiles; see tpulm.training.
+    """Return the resources of a rule that trains for snapshots and profiles; see tpulm.training.
 
     run_of   returns which run a job trains
     located  returns where an artifact is, in the working folder or in a bucket

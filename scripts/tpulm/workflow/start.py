@@ -39,7 +39,7 @@ UNKNOWN = (
 
 
 def or_exit(function: Callable[..., Result], *arguments: object) -> Result:
-    """Return what a function returns; a UserError ends Snakemake with its sentence."""
+    """Return the result of a function; a UserError ends Snakemake with its sentence."""
     try:
         return function(*arguments)
     except UserError as error:
@@ -128,7 +128,7 @@ class Start:
             folder_lock.check_start()
 
     def notes(self) -> list[str]:
-        """Return what to tell before jobs start: what is wrong with results/, and what jobs here would lack."""
+        """Return the notes before the first job: faults in results/, and needs that this machine does not meet."""
         results = self.place.located("<results>")
         found = folder_lock.unwritable(results) + [UNKNOWN.format(results)] * self.unknown(results)
         if not jobs_here(self.workflow):
@@ -229,7 +229,7 @@ class Start:
         return pending(self.planned(), segments)
 
     def planned(self) -> list[dict]:
-        """Return what plans and the budget need to know of every run, and of every chain of a task.
+        """Return the recipes of plans and of the budget, for every run and every chain of a task.
 
         key, of the config, for a chain also its path; path; folder; segments, and what of the recipe says how long they
         are and which checkpoints stay; recipe and folder of its plans; accelerator, and the one requested

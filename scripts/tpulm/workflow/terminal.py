@@ -125,8 +125,8 @@ class Terminal(logging.Handler):
 
     def rest(self) -> str:
         """Return how long the jobs that are left will take, behind their number; nothing where it is not known."""
-        told = self.pace.rest({number: time.time() - since for number, (_, _, since) in self.running.items()})
-        return f", {told}" if told else ""
+        remaining = self.pace.rest({number: time.time() - since for number, (_, _, since) in self.running.items()})
+        return f", {remaining}" if remaining else ""
 
     def failed(self, record: Any) -> str:
         """Return the lines of a job that has failed, with the end of its log if the job has not said it here itself."""
@@ -142,23 +142,23 @@ class Terminal(logging.Handler):
                 lines.append(f"    it was killed, for example because memory ran out, or it crashed; {MEMORY}")
             lines.append(f"    log: {log}")
             text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-            if told := re.findall(rf"^(?:error: |(?={STOPPED}))(.*)", text, re.MULTILINE):
-                self.failures[label] = told[-1]
+            if errors := re.findall(rf"^(?:error: |(?={STOPPED}))(.*)", text, re.MULTILINE):
+                self.failures[label] = errors[-1]
             if elsewhere or not SAID.search(text):
                 lines += [f"        {line}" for line in text.splitlines()[-TAIL:]]
         event = "STOPPED" if self.failures[label].startswith(STOPPED) else "FAILED"
         return "\n".join([f"{moment(event, label)}  after {lasted(since)}", *lines])
 
     def other(self, record: logging.LogRecord) -> str:
-        """Return what Snakemake says; in other words where it says less than there is to say.
+        """Return Snakemake's message, reworded where it leaves out what users need.
 
         Those are a target that no rule makes, an output that is read-only, and the end of a run in which jobs failed.
         """
         said = record.getMessage()
         if self.failures and inside.ended_with_failures(said):
-            told = self.failures.items() if self.buried else ()
-            begins = ("" if sentence.startswith(STOPPED) else "error: " for _, sentence in told)
-            return "\n".join(f"{begin}{label}: {said}" for begin, (label, said) in zip(begins, told, strict=True))
+            failures = self.failures.items() if self.buried else ()
+            begins = ("" if sentence.startswith(STOPPED) else "error: " for _, sentence in failures)
+            return "\n".join(f"{begin}{label}: {said}" for begin, (label, said) in zip(begins, failures, strict=True))
         if path := inside.read_only(said):
             return f"error: {path} is read-only, and a job of this run replaces it; to allow that: chmod u+w {path}."
         target = inside.missing_target(said)

@@ -112,7 +112,7 @@ def check_installed(names: list[str]) -> None:
 
 
 def identity(name: str, config: Mapping) -> str:
-    """Return what tells a run from others of its name: the same for the same config."""
+    """Return the id of a run among those of its name: the same for the same config."""
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
     return f"{name.replace('/', '-')}-{digest}"
 
@@ -141,7 +141,7 @@ class Followed:
         self.step = self.offset = 0  # up to which the trackers have the log
 
     def version(self) -> tuple[int, int]:
-        """Return what tells whether the log is another one and whether it has grown: zeros where there is none."""
+        """Return inode and size of a log: whether it is another one, or has grown; zeros where there is none."""
         with contextlib.suppress(OSError):
             found = os.stat(self.path)
             return found.st_ino, found.st_size

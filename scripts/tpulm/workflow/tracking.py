@@ -17,7 +17,7 @@ SAMPLES = {"mlm": "fill_mask.json", "finetune": "generations.json"}
 
 
 def specification(config: Mapping, runs: Iterable[Run], place: Paths, replay: bool) -> dict:
-    """Return what tpulm.workflow.trackers takes."""
+    """Return the specification for tpulm.workflow.trackers."""
     return {
         "trackers": config["trackers"],
         "replay": replay,

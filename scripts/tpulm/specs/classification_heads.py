@@ -1,4 +1,4 @@
-"""Heads for labels of masked models on tasks: what they predict, and what the config.json of the model says of them."""
+"""Classification heads of masked models on tasks: what they predict, and what a config.json says of them."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ PRETRAINED, RANDOM = "pretrained", "random"
 
 
 @dataclass(frozen=True)
-class LabelHead:
-    """A head for labels on a masked model.
+class ClassificationHead:
+    """A classification head on a masked model.
 
     predict   CLASS or NUMBER
     outputs   labels, or 1 for a number
@@ -38,7 +38,7 @@ def outputs_of(predict: str, labels: Collection) -> int:
 
 
 def masked_model(config: Mapping) -> dict:
-    """Return what the recipe of a task's step says of a masked model, from its config.json.
+    """Return the recipe of a masked model in a task's step, from its config.json.
 
     model, vocabulary, head
     """

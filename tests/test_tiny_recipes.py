@@ -1,4 +1,4 @@
-"""Twins of the published recipes: their keys at tiny sizes, from a dataset on a hub to a published model."""
+"""The published recipes at tiny sizes: their keys, from a dataset on a hub to a published model."""
 
 import io
 import json
@@ -43,7 +43,7 @@ def serve(hub, text):
     text["revision"] = repository.commit("main", "data", files)
 
 
-def twin(hub, recipe, steps):
+def tiny_recipe(hub, recipe, steps):
     """Return the config of a recipe with fewer steps, whose texts are on the hub and that publishes there; its run."""
     config = read_yaml(ROOT / f"recipes/{recipe}.yaml")
     texts = [config["corpus"], *([config["finetune"]["text"]] if "finetune" in config else [])]
@@ -56,14 +56,14 @@ def twin(hub, recipe, steps):
         run["schedule"]["warmup_steps"] = 1
     if "last_steps" in run["published"]:
         run["published"]["last_steps"] = steps // 4
-    config["publish"] = {"hub": "me/twin"}
+    config["publish"] = {"hub": "me/tiny_recipe"}
     return config, run
 
 
 def finished(workflow, config):
-    """Run a twin to the published model; return the rows of its figures beside the published ones."""
-    write_yaml(workflow / "twin.yaml", config)
-    arguments = ("--configfile", "twin.yaml", "--cores", "2")
+    """Run a tiny_recipe to the published model; return the rows of its figures beside the published ones."""
+    write_yaml(workflow / "tiny_recipe.yaml", config)
+    arguments = ("--configfile", "tiny_recipe.yaml", "--cores", "2")
     workflow("publish", "report", *arguments)
     results = workflow / "results"
     (found,) = json.loads((results / "compare/published.json").read_text())
@@ -76,7 +76,7 @@ def finished(workflow, config):
 
 @pytest.mark.parametrize("recipe", ["-tensorflow", "-128", ""])
 def test_a_recipe_of_the_masked_model(fresh, hub, recipe):
-    config, run = twin(hub, f"wikitext103-roberta-base{recipe}", 8)
+    config, run = tiny_recipe(hub, f"wikitext103-roberta-base{recipe}", 8)
     length = config["tfrecords"]["sequence_length"]
     config["tokenizer"] |= {"vocab_size": 500}
     config["tfrecords"]["shards"]["train"] = 2
@@ -93,18 +93,18 @@ def test_a_recipe_of_the_masked_model(fresh, hub, recipe):
         assert trained["verdict"] == "not the same: another vocabulary"
         metrics = json.loads((results / "mlm/roberta-base/metrics.json").read_text())
         assert rows["validation loss of the best checkpoint"]["reached"] == held_out(metrics)["validation"]["loss"]
-    files = hub.repositories["models/me/twin-mlm-roberta-base"].files()
+    files = hub.repositories["models/me/tiny_recipe-mlm-roberta-base"].files()
     assert files["model.safetensors"] == (results / "mlm/roberta-base/model/model.safetensors").read_bytes()
     assert json.loads(files["config.json"])["max_position_embeddings"] == length + (4 if recipe != "-128" else 386)
 
 
 def test_the_recipe_of_gemma(trained, fresh, hub):
-    config, run = twin(hub, "imdb-gemma-7b", 8)
+    config, run = tiny_recipe(hub, "imdb-gemma-7b", 8)
     config["base"]["gemma-7b"] = {"preset": str(trained / "results/base/small/preset")}
     results, rows = finished(fresh, config)
     mean = "mean of the last 8 steps"
     assert list(rows) == [
         f"train loss, {mean}", f"train accuracy, {mean}", "seconds per step, median, on 8 x cpu",
     ]  # fmt: skip
-    files = hub.repositories["models/me/twin-finetune-imdb"].files()
+    files = hub.repositories["models/me/tiny_recipe-finetune-imdb"].files()
     assert any(name.endswith("adapter_model.safetensors") for name in files)
