@@ -62,7 +62,7 @@ OUTLINE = or_exit(Outline, config)
 EVALUATED = or_exit(Evaluations, OUTLINE, PATHS.exists)
 # Every text and set of records by its folder below results/, every run by its path.
 TEXTS, RECORDS, RUNS = OUTLINE.texts, OUTLINE.records, OUTLINE.runs
-or_exit(lambda: [records.shards for records in RECORDS.values()])  # looks for shards that are made elsewhere
+or_exit(lambda: [records.shards for records in RECORDS.values()])  # looks for external shards
 # By name: masked models and base models, those that are fetched, too; and those that are trained here.
 MASKED, BASES = OUTLINE.of_stage("mlm"), OUTLINE.of_stage("base")
 MLM, TRAINED_BASES, FINETUNE = map(OUTLINE.runs_of, STAGES)
@@ -142,9 +142,9 @@ def layout_of(records: str, split: str) -> dict:
     return of.layout | {"shards": of.shards[split], "files": len(DOCUMENTS[of.collection, split])}
 
 
-def shard_elsewhere(wildcards):
-    """Return the file that was made elsewhere and becomes a shard; nothing where there is none."""
-    files = RECORDS["tfrecords"].made_elsewhere[wildcards.split]
+def external_shard(wildcards):
+    """Return the external file that becomes a shard; nothing where there is none."""
+    files = RECORDS["tfrecords"].external_files[wildcards.split]
     known = int(wildcards.shard) < int(wildcards.shards) == len(files)
     return PATHS.text(files[int(wildcards.shard)]) if known else []
 

@@ -18,12 +18,12 @@ rule tfrecords:
         else lambda w: or_exit(no_records),
 
 
-if "tfrecords" in RECORDS and RECORDS["tfrecords"].made_elsewhere:
+if "tfrecords" in RECORDS and RECORDS["tfrecords"].external_files:
 
     rule fetch_shard:
         """Check and copy an existing TFRecord file, and write its index."""
         input:
-            source=shard_elsewhere,
+            source=external_shard,
             tokenizer=TOKENIZER["tokenizer"],
             special_tokens_map=TOKENIZER["special_tokens_map"],
             code=code_inputs("tfrecords/fetch_shard", "data"),

@@ -19,7 +19,7 @@ from conftest import write_tokenizer_to
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_corpus import parquet, write
-from test_made_elsewhere import EXPECTED, WHOLE, records
+from test_external_records import EXPECTED, WHOLE, records
 from test_masked_folders import tiny_folder
 from test_zip import forged
 from tpulm.core.errors import UserError

@@ -159,7 +159,7 @@ SECOND = {
     "rank": 8,
 }  # fmt: skip
 TASK = "task: own\ndataset_path: json\ndataset_kwargs: {data_files: text/data.jsonl}\n"
-# TFRecords that were made elsewhere, and the jobs that take them.
+# External TFRecords, and the jobs that take them.
 FILED = {
     "source": "files", "sequence_length": 128,
     "files": {

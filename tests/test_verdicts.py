@@ -236,4 +236,4 @@ def test_records_that_are_mostly_padding_are_told(tmp_path):
     assert not of("pad", 3300, documents=100) and not of("concat", 1600, documents=100)
     ((_, sentence),) = of("pad", 3300, dropped=1700, documents=100)
     assert "sequence_length" not in sentence  # a smaller one would drop more
-    assert not of("pad", 1600)  # made elsewhere
+    assert not of("pad", 1600)  # external

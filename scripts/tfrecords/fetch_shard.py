@@ -1,4 +1,4 @@
-"""Copy a TFRecord file that was made elsewhere, once each of its records is checked, and write its index.
+"""Copy an external TFRecord file, once each of its records is checked, and write its index.
 
 input.source              TFRecord file of tf.train.Example; gs://BUCKET/NAME, one of a bucket
 input.tokenizer           tokenizer.json, in whose vocabulary its ids are

@@ -289,7 +289,7 @@ def facts_of(publication: Publication, evaluations: Evaluations) -> dict[str, st
     records = run.records if run else publication.records
     assert records is not None
     found: dict[str, str | list[str]] = {"manifest": records.manifest}
-    if not records.made_elsewhere:
+    if not records.external_files:
         found["corpus"] = f"<results>/{records.collection}/corpus.json"
     if run and publication.step:
         found["state"] = run.checkpoint(publication.step)["state"]

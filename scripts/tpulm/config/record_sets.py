@@ -44,14 +44,14 @@ class RecordSet:
     globs: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @cached_property
-    def made_elsewhere(self) -> dict[str, tuple[str, ...]]:
+    def external_files(self) -> dict[str, tuple[str, ...]]:
         """The files of each split that are not made of the text. Raises UserError as `shard_files` does."""
         return shard_files(self.globs) if self.globs else {}
 
     @cached_property
     def shards(self) -> Mapping[str, int]:
         """How many files each split has. Raises UserError as `shard_files` does."""
-        return {split: len(files) for split, files in self.made_elsewhere.items()} or self.counts
+        return {split: len(files) for split, files in self.external_files.items()} or self.counts
 
     @property
     def tokens_per_record(self) -> int:
@@ -203,7 +203,7 @@ def files_matching(split: str, pattern: str) -> list[str]:
 
 
 def check_records_elsewhere(config: Mapping) -> None:
-    """Check what records that were made elsewhere need: the tokenizer that they were made with. Raises UserError."""
+    """Check what external records need: the tokenizer that they were made with. Raises UserError."""
     if config.get("tfrecords", {}).get("source") != "files":
         return
     if "pretrained" not in config["tokenizer"]:

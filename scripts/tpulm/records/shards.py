@@ -280,7 +280,7 @@ def merge_sidecars(splits: dict[str, list[dict]], layout: dict) -> dict:
     Raises UserError where a split has no token of a response.
     """
     keys = ["documents", "records", "tokens", "dropped_tokens", "bytes"]
-    # How many documents became records that were made elsewhere, nobody knows.
+    # How many documents became external records, nobody knows.
     keys = [key for key in keys if all(key in sidecar for sidecars in splits.values() for sidecar in sidecars)]
     if layout.get("responses"):
         keys += ["loss_tokens", "target_tokens", "records_without_loss"]

@@ -58,7 +58,7 @@ print(generate("The beginning of a text", max_new_tokens=64))""",
 LIBRARIES = {"adapter": "peft", "preset": "keras-hub"}  # as the hub calls them; transformers loads the others
 TAGS = {"tokenizer": ["tokenizer"], "records": ["tfrecord"], "adapter": ["lora", "keras"]}
 FRAMEWORKS = {"tensorflow": "transformers and TensorFlow", "jax": "Keras and JAX"}
-ELSEWHERE = {"source": "TFRecord files"}  # in the place of a corpus, of records that were made elsewhere
+ELSEWHERE = {"source": "TFRecord files"}  # in the place of a corpus, of external records
 
 
 def read_facts(files: Mapping[str, Any]) -> dict[str, Any]:

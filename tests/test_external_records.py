@@ -1,4 +1,4 @@
-"""TFRecord files that were made elsewhere: checked, indexed, trained on; what is wrong with one, in a sentence."""
+"""External TFRecord files: checked, indexed, trained on; what is wrong with one, in a sentence."""
 
 import gzip
 import json
@@ -119,7 +119,7 @@ def test_a_file_is_in_one_split(tmp_path, monkeypatch):
 SPLITS = ("train", "validation", "test")
 
 
-def test_records_made_elsewhere_train_the_same_model(trained, tmp_path):
+def test_external_records_train_the_same_model(trained, tmp_path):
     workflow = copied(trained, tmp_path)
     before = {path.relative_to(trained.folder): path.read_bytes() for path in weights(trained)}
     for split in SPLITS:
