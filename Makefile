@@ -1,4 +1,4 @@
-# Two commands do everything: `make` sets up and runs the embedded job, `make test` sets up and runs the tests.
+# Two commands do everything: `make` sets up and runs the example run, `make test` sets up and runs the tests.
 # After that, `. .venv/bin/activate` and plain `snakemake` targets.
 # In place of the oldest supported Python on PATH: make PYTHON=/path/to/python3
 PYTHON ?=
@@ -75,7 +75,7 @@ bench-plan: setup-tests
 	$(if $(COMPILE),.venv/bin/python benchmarks/recipes.py plan)
 	.venv/bin/python benchmarks/recipes.py table
 
-# The pictures of the documentation, from the embedded job; needs Chromium.
+# The pictures of the documentation, from the example run; needs Chromium.
 pictures: setup-tests
 	.venv/bin/snakemake
 	.venv/bin/python tools/pictures.py

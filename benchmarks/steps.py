@@ -85,7 +85,7 @@ def steps_lines(scratch: Path, size: Size, rounds: int) -> list[str]:
 
 
 def gap_lines(scratch: Path, quick: bool) -> list[str]:
-    """Return the tables of the gap, of a run of the embedded job."""
+    """Return the tables of the gap, of a run of the example run."""
     workflow = Workflow(scratch / "whole")
     if quick:
         reduced(workflow)

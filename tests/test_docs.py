@@ -160,7 +160,7 @@ def test_the_commands_of_a_page_run_as_pasted(path, trained, tmp_path):
 
 @pytest.mark.long
 def test_the_quickstart_notebook_runs(tmp_path):
-    """As on a machine of a cloud: a clone, set up, the embedded job, a change, prompts."""
+    """As on a machine of a cloud: a clone, set up, the example run, a change, prompts."""
     subprocess.run(["make", ".venv-docs/ready"], check=True, cwd=ROOT)
     (tmp_path / "quickstart.ipynb").write_bytes((DOCS / "notebooks/quickstart.ipynb").read_bytes())
     command = [ROOT / ".venv-docs/bin/jupyter", "execute", "--inplace", "--timeout=3600", "quickstart.ipynb"]

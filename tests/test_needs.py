@@ -143,7 +143,7 @@ def test_disk_for_masked_models_from_elsewhere(tmp_path):
 
 def test_no_size_that_is_a_guess_refuses_a_run(tmp_path, monkeypatch):
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1_000_000_000))
-    monkeypatch.chdir(tmp_path)  # results of the embedded job, where it has run here, would be free again
+    monkeypatch.chdir(tmp_path)  # results of the example run, where it has run here, would be free again
     place = {"pretrained": "me/given", "revision": 40 * "a"}
     config = read_config([str(ROOT / "config.yaml")], {})
     config["mlm"]["runs"] = {"tiny": config["mlm"]["runs"]["tiny"] | {"init": place}}

@@ -1,8 +1,8 @@
-"""Write the pictures of the documentation: the report of the embedded job, and the page to type into its models.
+"""Write the pictures of the documentation: the report of the example run, and the page to type into its models.
 
     python tools/pictures.py
 
-`make pictures` runs the embedded job first. Needs Chromium on this machine and the packages of the tests.
+`make pictures` runs the example run first. Needs Chromium on this machine and the packages of the tests.
 """
 
 import os
@@ -25,7 +25,7 @@ DEMOS = {"demo": (WIDE, "light"), "demo-dark": (WIDE, "dark"), "demo-phone": (PH
 
 @contextmanager
 def demo() -> Iterator[str]:
-    """Yield the address of the page of tools/demo.py, of all models of the embedded job."""
+    """Yield the address of the page of tools/demo.py, of all models of the example run."""
     process = subprocess.Popen([sys.executable, ROOT / "tools" / "demo.py"], stdout=subprocess.PIPE, text=True)
     assert process.stdout
     try:
