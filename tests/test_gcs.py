@@ -404,7 +404,7 @@ def test_staleness_works_there(stored, server, tmp_path):
     other = steady(tmp_path / "elsewhere", workflow)  # a checkout: every file of the code is newer than the results
     for file in (other / "scripts").rglob("*.py"):
         file.touch()
-    assert jobs(other(*TARGETS, "-n", "--quiet", "rules", *STORED).stdout)["total"] == 14
+    assert jobs(other(*TARGETS, "-n", "--quiet", "rules", *STORED).stdout)["total"] == 15
     shutil.copytree(workflow / ".snakemake/metadata", other / ".snakemake/metadata", dirs_exist_ok=True)
     assert "Nothing to be done" in other("-n", *TARGETS, *STORED).stdout
     longer = configured(workflow, mlm__runs__tiny__steps=30)

@@ -381,16 +381,17 @@ def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path, monkeypatch):
         target = ["results/report.html", "--default-storage-prefix", "gs://bucket/real"]
         done = run(*target)
         assert done.returncode == 0, done.stdout
-        assert [job.rule for job in cluster.seen] == ["read_part", "build_corpus"]
+        made = ["read_part", "assign_splits", "build_corpus", "describe_corpus"]
+        assert [job.rule for job in cluster.seen] == made
         record = bucket.get_file("bucket", "real/results/corpus/corpus.json")
         assert json.loads(record) and not (workflow / "results/corpus").exists()
         account = json.loads(bucket.get_file("bucket", "real/results/jobs.json"))
-        assert [job["of"] for job in account["jobs"]] == ["corpus/parts/00000", "corpus/corpus"]
+        assert [job["of"] for job in account["jobs"]] == ["corpus/parts/00000", "corpus/splits", "corpus/documents", "corpus/corpus"]
         assert all(job["failed"] == [] and job["cpu_seconds"] > 0 for job in account["jobs"])
         copies = Path(".snakemake/storage/gcs/bucket/real/results/jobs")
-        made = {job["rule"]: job for job in jobs_of(workflow.folder, copies)}
-        assert {"read_part", "build_corpus"} <= set(made)
-        assert all(job["attempts"][0]["exit"] == 0 and job["host"]["processors"] for job in made.values())
+        records = {job["rule"]: job for job in jobs_of(workflow.folder, copies)}
+        assert {*made} <= set(records)
+        assert all(job["attempts"][0]["exit"] == 0 and job["host"]["processors"] for job in records.values())
         assert " by read_part " in "\n".join(provenance("results/corpus/corpus.json", workflow.folder))
         assert "Nothing to be done" in run(*target).stdout
 

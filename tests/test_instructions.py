@@ -67,7 +67,7 @@ def learned(workflow, folder):
 
 
 def test_conversations_and_answers_become_records(configured):
-    configured("tfrecords", "--cores", "2")
+    configured("tfrecords", "corpus", "--cores", "2")
     parts = learned(configured, "finetune-text/pad-160")
     ended = [part for part in parts if part.endswith("<eos>")]
     assert any(part.startswith(" it is") and part.endswith("course<eos>") for part in ended)

@@ -132,7 +132,7 @@ def test_on_a_machine_with_an_accelerator_one_job_at_a_time_uses_it(monkeypatch)
 def starts(script):
     """Return of each call in a script that starts a library whether it keeps to the CPU."""
     calls = [node for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Call)]
-    found = [call for call in calls if ast.unparse(call.func).endswith("runtime.start")]
+    found = [call for call in calls if ast.unparse(call.func).endswith(("runtime.start", "open_causal", "start_for"))]
     kept = "keep_to_cpu()" in script
     return [kept or "on_cpu" in [keyword.arg for keyword in call.keywords] for call in found]
 
@@ -145,7 +145,7 @@ def test_a_job_that_requests_nothing_leaves_accelerators_alone():
             script = re.search(r'"\.\./(scripts/.*\.py)"', rule)
             text = (ROOT / script[1]).read_text() if script else ""
             if "JAX_PLATFORMS" not in text:  # a plan sets it itself
-                found += [(script[1], on_cpu, "**asks" in rule) for on_cpu in starts(text)]
+                found += [(script[1], on_cpu, "_resources(" in rule) for on_cpu in starts(text)]
     assert len(found) > 15
     for script, on_cpu, requests in found:
         assert on_cpu != requests, script
