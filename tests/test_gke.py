@@ -386,7 +386,12 @@ def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path, monkeypatch):
         record = bucket.get_file("bucket", "real/results/corpus/corpus.json")
         assert json.loads(record) and not (workflow / "results/corpus").exists()
         account = json.loads(bucket.get_file("bucket", "real/results/jobs.json"))
-        assert [job["of"] for job in account["jobs"]] == ["corpus/parts/00000", "corpus/splits", "corpus/documents", "corpus/corpus"]
+        assert [job["of"] for job in account["jobs"]] == [
+            "corpus/parts/00000",
+            "corpus/splits",
+            "corpus/documents",
+            "corpus/corpus",
+        ]
         assert all(job["failed"] == [] and job["cpu_seconds"] > 0 for job in account["jobs"])
         copies = Path(".snakemake/storage/gcs/bucket/real/results/jobs")
         records = {job["rule"]: job for job in jobs_of(workflow.folder, copies)}
