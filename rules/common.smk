@@ -155,7 +155,6 @@ def opening_inputs(model_of) -> dict:
         "base": lambda wildcards: ancient(model_of(wildcards).preset),
         "fingerprint": lambda wildcards: model_of(wildcards).fingerprint,
         "best": lambda wildcards: model_of(wildcards).tuned,
-        "tokenizer": lambda wildcards: model_of(wildcards).vocabulary.files,
     }
 
 

@@ -117,7 +117,7 @@ rule assign_splits:
     threads: 1
     resources:
         mem_mb=4000,  # does not depend on the size of the input
-        disk_mb=16000,
+        disk_mb=lambda w: 16000 if w.collection in DIVIDED or w.collection in BENCHMARKS else 4000,
     params:
         recipe=lambda w: assigning(*TEXTS[w.collection], PARTS[w.collection]),
     script:
@@ -186,7 +186,7 @@ rule build_corpus:
         lengths=expand("<results>/{{collection}}/{split}.lengths.npy", split=SPLITS),
         record="<results>/{collection}/figures.json",
     log:
-        "<logs>/{collection}/documents.log",
+        "<logs>/{collection}/corpus.log",
     wildcard_constraints:
         collection=one_of(name for name in TEXTS if name not in DIVIDED),
     conda:
@@ -237,7 +237,7 @@ rule describe_corpus:
     output:
         "<results>/{collection}/corpus.json",
     log:
-        "<logs>/{collection}/corpus.log",
+        "<logs>/{collection}/describe.log",
     wildcard_constraints:
         collection=one_of(TEXTS),
     conda:

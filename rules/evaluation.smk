@@ -115,6 +115,7 @@ rule score_causal:
     input:
         **EVALUATED.scored_on(),
         **opening_inputs(lambda w: SCORED[w.model]),
+        tokenizer=lambda w: SCORED[w.model].vocabulary.files,
         code=code_inputs("evaluation/score_causal", "jax"),
     output:
         scores="<results>/evaluation/{model}/scores.json",
@@ -138,6 +139,7 @@ rule score_responses:
     """Generate the responses to held-out prompts with a finetuned model and its base model, and compare them."""
     input:
         **opening_inputs(by_name(FINETUNE)),
+        tokenizer=lambda w: FINETUNE[w.run].vocabulary.files,
         material=lambda w: EVALUATED.text_files["finetune-text"],
         code=code_inputs("evaluation/score_responses", "jax"),
     output:

@@ -42,6 +42,7 @@ rule run_harness:
     """Evaluate a causal model on a task of lm-evaluation-harness."""
     input:
         **opening_inputs(lambda w: ASKED_BY_HARNESS[w.model]),
+        tokenizer=lambda w: ASKED_BY_HARNESS[w.model].vocabulary.files,
         task=lambda w: local_files(HARNESS_FILES[w.task]),
         data=lambda w: HARNESS_DATA[w.task],
         overlaps=lambda w: overlaps_of(ASKED_BY_HARNESS[w.model], f"harness/{w.task}"),

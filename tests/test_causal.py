@@ -575,7 +575,7 @@ def test_fetching_says_what_is_wrong(jax_backend, monkeypatch, preset):
         raise ConnectionError("no route to host\nand more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", no_network)
-    with pytest.raises(UserError, match=r"^base\.x\.preset is hf://google/gemma-2b at .*no route to host\)"):
+    with pytest.raises(UserError, match=r"^base\.x\.preset is hf://google/gemma-2b, .*no route to host\)"):
         locate("hf://google/gemma-2b", "0" * 40, "base.x.preset is hf://google/gemma-2b")
 
 

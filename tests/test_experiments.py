@@ -255,7 +255,7 @@ def test_the_past_tells_of_replaced_files(three):
     configure(three, "again", 5)
     run(three, "again", "corpus")
     told = provenance_of(three, "again", "results/tfrecords/manifest.json")
-    assert "replaced since by build_corpus corpus/documents" in told and "own.txt" not in told
+    assert "replaced since by build_corpus corpus/corpus" in told and "own.txt" not in told
 
 
 def test_the_past_survives_touch_and_the_loss_of_what_snakemake_knows(three):

@@ -389,8 +389,8 @@ def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path, monkeypatch):
         assert [job["of"] for job in account["jobs"]] == [
             "corpus/parts/00000",
             "corpus/splits",
-            "corpus/documents",
             "corpus/corpus",
+            "corpus/describe",
         ]
         assert all(job["failed"] == [] and job["cpu_seconds"] > 0 for job in account["jobs"])
         copies = Path(".snakemake/storage/gcs/bucket/real/results/jobs")

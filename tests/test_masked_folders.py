@@ -255,7 +255,7 @@ def test_a_model_of_a_hub_is_the_one_of_the_commit(given, server):
         path.name: path.read_bytes() for path in given.iterdir()
     }
     with pytest.raises(UserError, match=r"^mlm\.runs\.x is me/none at revision .* does not have"):
-        locate("me/none", first, "mlm.runs.x is me/none")
+        locate("me/none", first, "mlm.runs.x is me/none at revision x")
 
 
 REFUSED = [

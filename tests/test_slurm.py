@@ -269,7 +269,7 @@ def test_an_experiment_runs_in_its_folder(slurm, fresh):
         finish(process, fresh)
     assert (fresh / "experiments/one/results/tokenizer/tokenizer.json").is_file() and not (fresh / "results").exists()
     records = (fresh / "experiments/one/results/jobs").rglob("*.jsonl")
-    assert {path.stem for path in records} >= {"documents", "train_tokenizer"}
+    assert {path.stem for path in records} >= {"corpus", "train_tokenizer"}
 
 
 def test_small_jobs_are_few_for_the_scheduler(through):

@@ -10,6 +10,7 @@ params.recipe.revision   commit of an hf:// repository, otherwise null
 import shutil
 import traceback
 
+from tpulm.core import hub
 from tpulm.core.errors import UserError, first_line
 from tpulm.core.files import fingerprints, write_json
 from tpulm.core.foreign_folders import PICKLES, check_preset
@@ -25,7 +26,7 @@ with job(snakemake.log[0], f"base {run}") as say:
     from tpulm.models.from_transformers import load_transformers
 
     where = f"base.{run}.preset"
-    given = f"{where} is {recipe['preset']}"
+    given = hub.describe(where, recipe["preset"], recipe["revision"])
     say(f"fetching {recipe['preset']}")
     folder = locate(recipe["preset"], recipe["revision"], given)
     if not (folder / "config.json").is_file():

@@ -13,7 +13,7 @@ from tpulm.training.opening import start_for
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"finetune {run}") as say:
-    spec = start_for(f"finetune.runs.{run}", recipe, snakemake.input.base, snakemake.resources)
+    spec = start_for(f"finetune.runs.{run}", recipe, snakemake.input.base, snakemake.resources, repeats=False)
     from tpulm.models.adapters import merged
     from tpulm.models.building import open_model
     from tpulm.models.causal import save_preset

@@ -7,6 +7,7 @@ params.recipe.revision     commit on the hub; None for a local folder
 params.recipe.key          of the run in the config; backend, by which the model is to be opened
 """
 
+from tpulm.core import hub
 from tpulm.core.errors import UserError
 from tpulm.core.job import job
 
@@ -16,7 +17,7 @@ with job(snakemake.log[0], snakemake.wildcards.fetched) as say:
 
     recipe = snakemake.params.recipe
     name, key = recipe["pretrained"], recipe["key"]
-    given = f"{key} is {name}"
+    given = hub.describe(key, name, recipe["revision"])
     config_json, weights, *tokenizer = snakemake.output
     folder = locate(name, recipe["revision"], given)
     size = write_tokenizer(folder, tokenizer, given)

@@ -242,6 +242,10 @@ def check_base(where: str, recipe: dict) -> None:
         )
 
 
+# Presets of keras-hub whose tokenizers tpulm.tokenization.conversion cannot write.
+WITHOUT_COUNTERPART = ("phi3_", "rwkv7_")
+
+
 def check_preset(where: str, preset: str) -> None:
     """Check that a preset is a folder, a handle of a hub, or one of keras-hub's names."""
     if preset.startswith((".", "/")) or os.path.isdir(preset):
@@ -256,6 +260,11 @@ def check_preset(where: str, preset: str) -> None:
             raise UserError(
                 f"{where} is {describe(preset)}; allowed: a preset folder, an hf:// or kaggle:// handle, or the name "
                 f"of a causal preset of keras-hub{hint}"
+            )
+        if preset.startswith(WITHOUT_COUNTERPART):
+            raise UserError(
+                f"{where} is {describe(preset)}, whose tokenizer has no counterpart in the library tokenizers; "
+                "allowed: another preset."
             )
 
 

@@ -11,7 +11,7 @@ from tpulm.core.errors import UserError, describe
 from tpulm.specs.artifacts import MODEL_FILES, PAD_ID, PAD_ID_OF_ROBERTA, TASKS
 from tpulm.specs.classification_heads import CLASS, NUMBER, PRETRAINED, RANDOM, masked_model
 from tpulm.specs.masked_architectures import find_architecture
-from tpulm.specs.masked_sizes import config_recipe, exported_model, sizes_of
+from tpulm.specs.masked_sizes import TOKEN_TYPES, exported_model, sizes_of
 from tpulm.specs.recipes import given, pick
 
 FOLDER = f"<results>/{TASKS}"
@@ -194,7 +194,9 @@ def sizes_on_jax(model: Model) -> dict:
     """
     if "model" not in model.recipe:
         return {}
-    return sizes_of(config_recipe(exported_model(model.recipe["model"], model.backend)), f"{model.key}.model")
+    exported = exported_model(model.recipe["model"], model.backend)
+    sizes = {key: value for key, value in exported.items() if key not in ("model_type", TOKEN_TYPES)}
+    return sizes_of(sizes, f"{model.key}.model")
 
 
 def obstacle(model: Model) -> str | None:

@@ -9,13 +9,18 @@ from tpulm.core.errors import UserError, first_line
 TOKENIZER = ["*.json", "*.jinja", "*.model", "*.txt"]
 
 
+def describe(where: str, name: str, revision: str | None) -> str:
+    """Return the beginning of a sentence about what a config key names."""
+    return f"{where} is {name} at revision {revision}" if revision else f"{where} is {name}"
+
+
 def fetch(address: str, revision: str | None, given: str, patterns: list[str] | None = None) -> Path:
     """Return a local folder with the files of a model or a tokenizer.
 
     address   a folder, which is returned as it is; OWNER/NAME or hf://OWNER/NAME on the Hugging Face Hub; or
               kaggle://OWNER/MODEL/keras/VARIANT/VERSION
     revision  commit on the Hugging Face Hub
-    given     opens a sentence about it: the config key, and what it is
+    given     opens a sentence about it, see `describe`
     patterns  of the names of the files that are fetched from the Hugging Face Hub; None for all
 
     Raises UserError where they cannot be fetched.
@@ -32,7 +37,7 @@ def fetch(address: str, revision: str | None, given: str, patterns: list[str] | 
         name = address.removeprefix("hf://")
         return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=patterns))
     except Exception as error:  # of any of the libraries that fetch
-        raise not_fetched(f"{given} at revision {revision}" if revision else given, error) from None
+        raise not_fetched(given, error) from None
 
 
 def not_fetched(given: str, error: Exception) -> UserError:
@@ -50,5 +55,6 @@ def not_fetched(given: str, error: Exception) -> UserError:
             return UserError(f"{given}, {answer}.")
     return UserError(
         f"{given}, which could not be downloaded ({type(error).__name__}: {first_line(error)}); it needs the network "
-        "or a copy in the cache and, where it is not public, HF_TOKEN, or KAGGLE_USERNAME and KAGGLE_KEY."
+        "or a copy in the cache and, where it is not public or asks for terms, accepted terms and HF_TOKEN, or "
+        "KAGGLE_USERNAME and KAGGLE_KEY."
     )

@@ -17,8 +17,8 @@ id, rule, script, wildcards, params, log
 inputs, code, outputs  sha256 by path, None where it is not known
 packages, folders, host, software, accelerators  of the last attempt
 start, seconds         of the last attempt
-attempts               since the job had last succeeded before: start, seconds, exit (None: killed), and what `end` and
-                       `note` say
+attempts               since the job had last succeeded before: start, seconds, exit (None: killed), and what
+                       `record_end` and `note` say
 """
 
 import contextlib

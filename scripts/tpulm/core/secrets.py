@@ -31,7 +31,7 @@ PATTERNS = {
 
 
 def find_secret(content: bytes) -> tuple[str, int] | None:
-    """Return the first secret of a text, by its form or from the environment, and where it begins; None without any."""
+    """Return a secret in a text, by its form or of the environment, and where it begins; None without any."""
     for what, pattern in PATTERNS.items():
         if match := pattern.search(content):
             return what, match.start()

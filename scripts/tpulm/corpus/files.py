@@ -21,7 +21,7 @@ from fsspec.utils import read_block
 
 from tpulm.core import bucket
 from tpulm.core.errors import UserError, first_line
-from tpulm.core.hub import not_fetched
+from tpulm.core.hub import describe, not_fetched
 from tpulm.corpus.rows import Documents, Form
 from tpulm.corpus.sources import Part, divisible, format_of, packed, reading
 
@@ -47,7 +47,8 @@ def read_piece(path: str, piece: Piece, paragraphs: bool) -> bytes:
     size, _ = bucket.state(path)
     start, stop = (index * size // pieces for index in (number, number + 1))
     with bucket.opened(path) as file:
-        line_end = b"\r\n" if paragraphs and file.readline().endswith(b"\r\n") else b"\n"
+        head = file.read(CHARACTERS) if paragraphs else b""
+        line_end = b"\r\n" if head.count(b"\r\n\r\n") > head.count(b"\n\n") else b"\n"
         return read_block(file, start, stop - start, line_end * (2 if paragraphs else 1))
 
 
@@ -369,8 +370,7 @@ def load_hub(where: str, recipe: dict, form: Form) -> "Dataset":
             "allowed: a dataset of data files."
         ) from error
     except (OSError, datasets.exceptions.DatasetsError) as error:
-        at = f" at revision {recipe['revision']}" if recipe.get("revision") else ""
-        raise not_fetched(f"{where}.dataset is {recipe['dataset']}{at}", error) from error
+        raise not_fetched(describe(f"{where}.dataset", recipe["dataset"], recipe.get("revision")), error) from error
     except ValueError as error:
         raise UserError(
             f"{where}: {recipe['dataset']} does not have this data (name {recipe.get('name') or 'not set'}, "

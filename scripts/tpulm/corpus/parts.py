@@ -58,8 +58,11 @@ def clean(batch: Iterable[Document], recipe: dict, dropped: Counter, removed: Co
     for two documents that are the same, and in random order.
     """
     texts, responses = filtered(batch, recipe, dropped, removed)
-    words = list(map(str.split, texts))
-    normalised = list(map(" ".join, words))
+    words, normalised = [], []
+    for text in texts:
+        parts = text.split()
+        words.append(len(parts))
+        normalised.append(" ".join(parts))
     kept = [bool(text) and len(text) >= recipe["min_characters"] for text in normalised]
     dropped["empty"] += normalised.count("")
     dropped["short"] += len(texts) - normalised.count("") - sum(kept)
@@ -67,7 +70,7 @@ def clean(batch: Iterable[Document], recipe: dict, dropped: Counter, removed: Co
     keys = [hashlib.sha256((head + text).encode()).digest()[:KEY_BYTES] for text in normalised]
     columns = {
         "text": pa.array(texts, pa.string()),
-        "words": pa.array(map(len, words), pa.int32()),
+        "words": pa.array(words, pa.int32()),
         "key": pa.array(keys, pa.binary(KEY_BYTES)),
     }
     if recipe.get("responses"):

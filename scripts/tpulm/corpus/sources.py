@@ -207,8 +207,9 @@ def parts_of_files(split: str, files: Iterable[str], sample_by: str, most: int) 
 
 def memory_of(part: Part) -> int:
     """Return the MB of memory to ask for to read a part: by the size of files that are read whole."""
-    sizes = [size_of(file) for file in part.files if format_of(file) == "json"]
-    return max(4000, 10 * max(sizes, default=0) // 10**6)
+    whole = [size_of(file) for file in part.files if format_of(file) == "json"]
+    piece = size_of(part.files[0]) // part.piece[1] if part.piece[1] > 1 and part.files else 0
+    return max(4000, 10 * max(whole, default=0) // 10**6, 10 * piece // 10**6)
 
 
 def divisible(file: str, sample_by: str) -> bool:

@@ -2,7 +2,7 @@
 
 Beside what keras-hub's has, the input `padding_mask` holds segment ids (tpulm.models.document_masking): documents of a
 record do not see each other, and with `separate_documents` each begins at position 0. The attention probabilities have
-a dropout of their own, and attention may be a kernel. Variables have the paths of keras-hub's.
+a dropout of their own, and attention may be a kernel. Layers have transformers' names: tpulm.models.weight_names.
 
 Needs tpulm.training.runtime.start first.
 """

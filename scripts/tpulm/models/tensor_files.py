@@ -7,6 +7,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from tpulm.core.arrays import damaged
+from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.specs.artifacts import SHARD_INDEX
 
@@ -20,6 +21,8 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     index = folder / SHARD_INDEX
     files = set(read_json(index)["weight_map"].values()) if index.is_file() else {"model.safetensors"}
     for path in sorted(folder / file for file in files):
+        if not path.is_file() and index.is_file():
+            raise UserError(f"{folder} has no {path.name}, which {SHARD_INDEX} names.")
         if not path.is_file():
             continue
         try:

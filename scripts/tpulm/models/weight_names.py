@@ -1,4 +1,4 @@
-"""Names and axes of variables: here, and in the folders of transformers. Pure Python.
+"""Names and axes of variables: here, and in the folders of transformers. Without Keras.
 
 Layers of masked models have transformers' names. Its matrices are [outputs, inputs]; kernels here have the axes of the
 inputs and of the outputs, those of attention with the heads apart, in an order that depends on the layer.

@@ -52,9 +52,12 @@ def preset_backbone(preset: str, revision: str | None) -> tuple[type, dict]:
         return getattr(keras_hub.models, known[0]), known[1]
     try:
         if preset.startswith("hf://"):
-            config = read_json(hub.fetch(preset, revision, preset, ["config.json"]) / "config.json")
+            given = hub.describe("the preset", preset, revision)
+            config = read_json(hub.fetch(preset, revision, given, ["config.json"]) / "config.json")
         else:
             config = read_preset_file(preset, "config.json")
+    except UserError as error:
+        raise Unreachable(str(error)) from None
     except Exception as error:
         raise Unreachable(f"the sizes of {preset} cannot be read: {' '.join(str(error).split())[:200]}") from None
     family = keras.saving.get_registered_object(config.get("registered_name", ""))

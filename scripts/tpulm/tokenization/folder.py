@@ -237,8 +237,9 @@ def write_tokenizer(folder: Path, targets: Sequence[str], given: str, required: 
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    check_folder(folder, given)
-    if not any(folder.iterdir()):
+    if folder.parent.name != "snapshots":  # a repository of the hub may have a model with code, which is not opened
+        check_folder(folder, given)
+    if not folder.is_dir() or not any(folder.iterdir()):
         raise UserError(f"{given}, an empty folder; allowed: a folder with tokenizer.json.")
     # AutoTokenizer wants to know the model, of which tokenizer.json says nothing.
     bare = not any((folder / file).exists() for file in ("config.json", TOKENIZER_FILES["config"]))

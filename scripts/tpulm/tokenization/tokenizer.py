@@ -30,11 +30,11 @@ class TextTokenizer:
 
     def __init__(self, fast: Tokenizer, special: dict[str, int] | None = None):
         """Take a tokenizer; special  its ids, by default those of its template and its padding."""
-        self.fast, self.size = fast, vocabulary_size(fast)
-        self.before, self.after = template(fast)
         padding = fast.padding or {"pad_id": 0}
         fast.no_truncation()
         fast.no_padding()
+        self.fast, self.size = fast, vocabulary_size(fast)
+        self.before, self.after = template(fast)
         self.special: dict[str, Any] = {}
         if special is not None:
             self.special |= special

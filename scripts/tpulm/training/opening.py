@@ -12,15 +12,17 @@ if TYPE_CHECKING:
     from tpulm.models.sharding import Sharded
 
 
-def start_for(where: str, recipe: Mapping, base: str, resources: Mapping, **known: Any) -> ModelSpec:
+def start_for(
+    where: str, recipe: Mapping, base: str, resources: Mapping, repeats: bool = True, **known: Any
+) -> ModelSpec:
     """Start JAX as a recipe says, and return what the job is to open.
 
     where, recipe  config key of the model, and what the config says of how it is opened
     base           preset folder; known  what else is known of the model, such as packing
-    resources      of the job, which has one host
+    resources      of the job, which has one host; repeats  as for `runtime.start`
     """
     how = recipe["precision"], recipe.get("determinism", "bytes")
-    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], *how)
+    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], *how, repeats)
     from tpulm.models.sharding import on_one_host
 
     stage, preset = ("finetune", {"base": {"preset": base}}) if "method" in recipe else ("base", {"preset": base})
