@@ -91,6 +91,15 @@ def test_texts_that_cannot_be_used(fresh):
     assert refusal(fresh, "corpus", "-n").startswith("a.jsonl, line 1 has no column body ")
 
 
+def test_a_text_of_which_a_benchmark_has_all_is_refused_before_it_is_used(fresh):
+    lines = [" ".join(line.split()) for line in TEXT.splitlines() if len(line.split()) > 5][:40]
+    (fresh / "text.txt").write_text("".join(f"{line}\n" for line in lines))
+    (fresh / "benchmark.txt").write_text("".join(f"{line}\n" for line in lines))
+    configure(fresh, corpus={"files": ["text.txt"], "decontaminate": {"ngram": 3, "files": ["benchmark.txt"]}})
+    said = refusal(fresh, "results/tokenizer/tokenizer.json")
+    assert said.startswith("corpus: the split train is empty: of ") and " contaminated" in said
+
+
 def test_odd_texts_that_can_be_used(fresh):
     """NUL bytes, CRLF, a byte order mark, and a document of many megabytes in one line go through to the records."""
     lines = TEXT.splitlines()
