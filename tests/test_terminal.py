@@ -119,7 +119,7 @@ def test_the_time_that_is_left_is_told_once_it_is_known(tmp_path, monkeypatch):
     def told(*chains, **options):
         take, stream, shown = shows(dag=run_of(*chains), **options)
         take(**counted)
-        shown.pace.told_at = 0
+        shown.pace.estimated_at = 0
         return take, stream, shown
 
     assert told([*tiny, ("all", "")])[1].getvalue().endswith("jobs to run: 3, about 0:20:00 by earlier runs\n")
@@ -133,7 +133,7 @@ def test_the_time_that_is_left_is_told_once_it_is_known(tmp_path, monkeypatch):
     shown.running[0] = (*shown.running[0][:2], time.time() - 100)  # it took 100 s
     take(LogEvent.JOB_FINISHED, "Finished jobid: 0", job_id=0)
     assert stream.getvalue().endswith("  0:01:40  2 left, at least 0:01:40\n")
-    shown.pace.told_at = 0
+    shown.pace.estimated_at = 0
     shown.pace.end(2, ("score", "logs/score.log"), 0.0)
     assert shown.rest() == ", about 0:01:40"
     fail(take, 5, tmp_path / "a.log")
