@@ -25,7 +25,7 @@ BIASES = {"lm_head/output_bias": "lm_head.bias", "head/output_bias": "decoder.bi
 # Matrices of transformers that stand for several kernels, one below the other, in this order.
 JOINED = re.compile(r"(.*\.(?:Wqkv|Wi))\.(query|key|value|activated|gate)\.weight")
 PARTS = ("query", "key", "value", "activated", "gate")
-# Of RoBERTa. transformers has rows up to the pad id, which are never used, and token types, of which a text has the
+# RoBERTa only: transformers has rows up to the pad id, which are never used, and token types, of which a text has the
 # first: here it is a part of each position.
 POSITIONS = "roberta.embeddings.position_embeddings.weight"
 TOKEN_TYPES = "roberta.embeddings.token_type_embeddings.weight"

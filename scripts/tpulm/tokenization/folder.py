@@ -31,7 +31,7 @@ ROLES = {
 REQUIRED = ("cls_token", "sep_token", "pad_token", "mask_token")
 # transformers' mark for "no limit of length".
 NO_LIMIT = int(1e30)
-# Of pieces and words: how many examples, up to how many characters, and which number of tokens is last.
+# How many pieces and words are examples, of up to how many characters, and which number of tokens is last.
 EXAMPLES, LONGEST, WORD_TOKENS = 40, 60, 12
 
 
