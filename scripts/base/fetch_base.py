@@ -26,7 +26,7 @@ with job(snakemake.log[0], f"base {run}") as say:
     from tpulm.models.from_transformers import load_transformers
 
     where = f"base.{run}.preset"
-    given = hub.describe(where, recipe["preset"], recipe["revision"])
+    given = hub.named_source(where, recipe["preset"], recipe["revision"])
     say(f"fetching {recipe['preset']}")
     folder = locate(recipe["preset"], recipe["revision"], given)
     if not (folder / "config.json").is_file():

@@ -17,7 +17,7 @@ with job(snakemake.log[0], snakemake.wildcards.fetched) as say:
 
     recipe = snakemake.params.recipe
     name, key = recipe["pretrained"], recipe["key"]
-    given = hub.describe(key, name, recipe["revision"])
+    given = hub.named_source(key, name, recipe["revision"])
     config_json, weights, *tokenizer = snakemake.output
     folder = locate(name, recipe["revision"], given)
     size = write_tokenizer(folder, tokenizer, given)

@@ -17,7 +17,7 @@ with job(snakemake.log[0], snakemake.wildcards.tokenizer) as say:
     from tpulm.tokenization.folder import REQUIRED, write_tokenizer
 
     name, revision = snakemake.params.recipe["pretrained"], snakemake.params.recipe["revision"]
-    given = hub.describe(snakemake.params.where, name, revision)
+    given = hub.named_source(snakemake.params.where, name, revision)
     folder = hub.fetch(name, revision, given, hub.TOKENIZER)
     size = write_tokenizer(folder, snakemake.output, given, REQUIRED if snakemake.params.trains else ())
     say(f"{name}: {size:,} pieces")

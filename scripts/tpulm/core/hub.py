@@ -9,7 +9,7 @@ from tpulm.core.errors import UserError, first_line
 TOKENIZER = ["*.json", "*.jinja", "*.model", "*.txt"]
 
 
-def describe(where: str, name: str, revision: str | None) -> str:
+def named_source(where: str, name: str, revision: str | None) -> str:
     """Return the beginning of a sentence about what a config key names."""
     return f"{where} is {name} at revision {revision}" if revision else f"{where} is {name}"
 
@@ -20,7 +20,7 @@ def fetch(address: str, revision: str | None, given: str, patterns: list[str] | 
     address   a folder, which is returned as it is; OWNER/NAME or hf://OWNER/NAME on the Hugging Face Hub; or
               kaggle://OWNER/MODEL/keras/VARIANT/VERSION
     revision  commit on the Hugging Face Hub
-    given     opens a sentence about it, see `describe`
+    given     opens a sentence about it, see `named_source`
     patterns  of the names of the files that are fetched from the Hugging Face Hub; None for all
 
     Raises UserError where they cannot be fetched.

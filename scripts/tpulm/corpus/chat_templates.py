@@ -43,7 +43,7 @@ def find_chat_template(where: str, given: str, revision: str | None, files: Sequ
     if given.endswith(".jinja") and not os.path.isdir(given):
         return template_record(given, text_of(given), {}, None)
     if not files:
-        folder = hub.fetch(given, revision, hub.describe(where, given, revision), list(CHAT_TEMPLATE_FILES))
+        folder = hub.fetch(given, revision, hub.named_source(where, given, revision), list(CHAT_TEMPLATE_FILES))
         files = [str(folder / name) for name in CHAT_TEMPLATE_FILES if (folder / name).is_file()]
     found, place = {os.path.basename(file): text_of(file) for file in files}, f"{where}: {given}"
     try:

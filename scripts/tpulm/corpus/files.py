@@ -21,7 +21,7 @@ from fsspec.utils import read_block
 
 from tpulm.core import bucket
 from tpulm.core.errors import UserError, first_line
-from tpulm.core.hub import describe, not_fetched
+from tpulm.core.hub import named_source, not_fetched
 from tpulm.corpus.rows import Documents, Form
 from tpulm.corpus.sources import Part, divisible, format_of, packed, reading
 
@@ -370,7 +370,7 @@ def load_hub(where: str, recipe: dict, form: Form) -> "Dataset":
             "allowed: a dataset of data files."
         ) from error
     except (OSError, datasets.exceptions.DatasetsError) as error:
-        raise not_fetched(describe(f"{where}.dataset", recipe["dataset"], recipe.get("revision")), error) from error
+        raise not_fetched(named_source(f"{where}.dataset", recipe["dataset"], recipe.get("revision")), error) from error
     except ValueError as error:
         raise UserError(
             f"{where}: {recipe['dataset']} does not have this data (name {recipe.get('name') or 'not set'}, "

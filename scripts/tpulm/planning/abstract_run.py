@@ -52,7 +52,7 @@ def preset_backbone(preset: str, revision: str | None) -> tuple[type, dict]:
         return getattr(keras_hub.models, known[0]), known[1]
     try:
         if preset.startswith("hf://"):
-            given = hub.describe("the preset", preset, revision)
+            given = hub.named_source("the preset", preset, revision)
             config = read_json(hub.fetch(preset, revision, given, ["config.json"]) / "config.json")
         else:
             config = read_preset_file(preset, "config.json")
