@@ -21,12 +21,13 @@ rule write_archive:
         TARGETS,
         rules.cards.input,
         here=lambda w: or_exit(only_here, PATHS.bucket, IS_MAIN),
-        code=code_inputs("archive/write_archive", "archive"),
+        verify=PATHS.source(ROOT / "scripts/tpulm/release/verify.py"),
     output:
         archive=ARCHIVE,
         sum=f"{ARCHIVE}.sha256",
     params:
         recipe=lambda w: archived(config, CONFIG_FILES, OVERRIDES, located(ARCHIVE), ROOT),
+        code=code_digest("archive/write_archive", "archive"),
     log:
         "<logs>/archive/archive.log",
     threads: 1
@@ -42,11 +43,11 @@ rule keep_run:
         metrics=lambda w: f"{RUNS[w.chain].folder}/metrics.json",
         state=lambda w: RUNS[w.chain].state,
         scores=lambda w: EVALUATED.of_model(w.chain),
-        code=code_inputs("archive/keep_run", "workflow"),
     output:
         "<results>/history/{chain}.json",
     params:
         recipe=lambda w: kept_of(RUNS[w.chain]),
+        code=code_digest("archive/keep_run", "workflow"),
     log:
         "<logs>/history/{chain}.log",
     wildcard_constraints:

@@ -18,11 +18,11 @@ rule train_base_vocabulary:
     input:
         corpus=DOCUMENTS_IN_PLACE["corpus", "train"],
         lengths=LENGTHS_IN_PLACE["corpus", "train"],
-        code=code_inputs("base/train_base_vocabulary", "jax"),
     output:
         "<results>/base/{vocabulary}",
     params:
         recipe=lambda w: vocabulary_recipe(BASES[os.path.dirname(w.vocabulary)].recipe),
+        code=code_digest("base/train_base_vocabulary", "jax"),
     log:
         "<logs>/base/{vocabulary}.log",
     wildcard_constraints:
@@ -47,9 +47,10 @@ rule write_base_tokenizer:
         ),
         # It tells of changes of the preset.
         fingerprint=lambda w: [] if w.run in TRAINED_BASES else BASES[w.run].fingerprint,
-        code=code_inputs("base/write_base_tokenizer", "jax"),
     output:
         "<results>/base/{run}/tokenizer.json",
+    params:
+        code=code_digest("base/write_base_tokenizer", "jax"),
     log:
         "<logs>/base/{run}/tokenizer.log",
     wildcard_constraints:
@@ -68,11 +69,11 @@ rule train_base:
     input:
         records=lambda w: in_place(TRAINED_BASES[w.run].records.manifest),
         previous=lambda w: previous_checkpoint(TRAINED_BASES[w.run], int(w.step)),
-        code=code_inputs("base/train_base", "jax"),
     output:
         **segment_outputs("<results>/base/{run}"),
     params:
         recipe=lambda w: TRAINED_BASES[w.run].segment(int(w.step)),
+        code=code_digest("base/train_base", "jax"),
     log:
         "<logs>/base/{run}/{step}.log",
     wildcard_constraints:
@@ -92,13 +93,13 @@ rule export_base:
         best=lambda w: at_step(TRAINED_BASES[w.run], w).weights,
         vocabulary=lambda w: f"<results>/{vocabulary_of(w.run, BASES[w.run].recipe)}",
         tokenizer="<results>/base/{run}/tokenizer.json",
-        code=code_inputs("base/export_base", "jax"),
     output:
         folder=directory("<results>/base/{run}/preset"),
         fingerprint="<results>/base/{run}/preset.json",
     params:
         recipe=lambda w: pick(BASES[w.run].recipe, "model", "sequence_length", "precision")
         | {"cpu_threads": config["cpu_threads"]},
+        code=code_digest("base/export_base", "jax"),
     log:
         "<logs>/base/{run}/export.log",
     wildcard_constraints:
@@ -116,12 +117,12 @@ rule fetch_base:
     """Fetch an existing base model as a Keras preset folder."""
     input:
         files=lambda w: preset_files(BASES[w.run].recipe["preset"]),
-        code=code_inputs("base/fetch_base", "jax"),
     output:
         folder=directory("<results>/base/{run}/preset"),
         fingerprint="<results>/base/{run}/preset.json",
     params:
         recipe=lambda w: {"preset": BASES[w.run].recipe["preset"], "revision": BASES[w.run].recipe.get("revision")},
+        code=code_digest("base/fetch_base", "jax"),
     log:
         "<logs>/base/{run}/fetch.log",
     wildcard_constraints:
@@ -145,12 +146,12 @@ rule evaluate_base:
         records=lambda w: in_place(TRAINED_BASES[w.run].records.manifest),
         counts=lambda w: TRAINED_BASES[w.run].records.token_counts,
         state=lambda w: TRAINED_BASES[w.run].state,
-        code=code_inputs("base/evaluate_base", "jax"),
     output:
         "<results>/base/{run}/metrics.json",
     params:
         recipe=lambda w: pick(BASES[w.run].recipe, "batch_size", "microbatches")
         | {key: value for key, value in BASES[w.run].opening.items() if key not in ("layout", "seed")},
+        code=code_digest("base/evaluate_base", "jax"),
     log:
         "<logs>/base/{run}/evaluate.log",
     wildcard_constraints:

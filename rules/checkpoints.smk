@@ -31,7 +31,6 @@ rule plot_checkpoints:
     """Plot the scores of a run's checkpoints against the number of training tokens."""
     input:
         scores=lambda w: SCORED_STEPS[w.chain],
-        code=code_inputs("checkpoints/plot_checkpoints", "workflow"),
     output:
         report(
             "<results>/figures/checkpoints/{chain}.svg",
@@ -41,6 +40,7 @@ rule plot_checkpoints:
         ),
     params:
         recipe=lambda w: {"tokens_per_step": RUNS[w.chain].tokens_per_step},
+        code=code_digest("checkpoints/plot_checkpoints", "workflow"),
     log:
         "<logs>/figures/checkpoints-{chain}.log",
     wildcard_constraints:

@@ -31,8 +31,10 @@ from tpulm.config.schema import typed
 from tpulm.config.sweeps import groups_of, repetitions
 from tpulm.specs.recipes import STAGES, pick
 from tpulm.specs.shards import files_of_shard
+from tpulm.core.code_digest import code_digest
 from tpulm.core.experiments import check_config
 from tpulm.workflow.disk import fetched_bytes
+from tpulm.workflow.keeping import KEEP, Keeper
 from tpulm.workflow.paths import Paths, local_files, preset_files
 from tpulm.workflow.resources import MB, mem_mb, resources_of, snapshots_of, tokenizer_threads
 from tpulm.workflow.start import Start, or_exit, say
@@ -44,7 +46,7 @@ sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
 
 IS_MAIN = is_main(workflow)
 if IS_MAIN and workflow.is_main_process:
-    replace_handler(workflow, Terminal)
+    replace_handler(workflow, Keeper if KEEP in os.environ else Terminal)
 # A config on the command line replaces config.yaml. Snakemake's `configfile:` would merge the two, read 1e-4 as text,
 # and report invalid YAML without file and line.
 GIVEN, OVERRIDES = config_given(workflow)
@@ -68,7 +70,7 @@ MASKED, BASES = OUTLINE.of_stage("mlm"), OUTLINE.of_stage("base")
 MLM, TRAINED_BASES, FINETUNE = map(OUTLINE.runs_of, STAGES)
 # Every chain of checkpoints, also of models on tasks, by its path, which is the wildcard `chain`.
 CHAINS = EVALUATED.chains
-code_inputs, in_place, located = PATHS.code_inputs, PATHS.in_place, PATHS.located
+in_place, located = PATHS.in_place, PATHS.located
 
 
 pathvars:

@@ -51,9 +51,14 @@ rule fetch_chat_template:
     """Read the chat template of a text: the template of Gemma, of a file, or of a tokenizer."""
     input:
         files=lambda w: list(map(local, CHATS[w.collection])),
-        code=code_inputs("corpus/fetch_chat_template", "data"),
     output:
         "<results>/{collection}/chat_template.json",
+    params:
+        recipe=lambda w: {
+            key: value for key, value in TEXTS[w.collection].recipe.items() if key.startswith("chat_template")
+        }
+        | {"key": f"{TEXTS[w.collection].key}.chat_template"},
+        code=code_digest("corpus/fetch_chat_template", "data"),
     log:
         "<logs>/{collection}/chat_template.log",
     wildcard_constraints:
@@ -61,11 +66,6 @@ rule fetch_chat_template:
     conda:
         "../envs/data.yaml"
     threads: 1
-    params:
-        recipe=lambda w: {
-            key: value for key, value in TEXTS[w.collection].recipe.items() if key.startswith("chat_template")
-        }
-        | {"key": f"{TEXTS[w.collection].key}.chat_template"},
     script:
         "../scripts/corpus/fetch_chat_template.py"
 
@@ -79,10 +79,12 @@ rule read_part:
             if has_messages(*TEXTS[w.collection], PARTS[w.collection][int(w.part)].source)
             else []
         ),
-        code=code_inputs("corpus/read_part", "data"),
     output:
         part="<results>/{collection}/parts/{part}.parquet",
         record="<results>/{collection}/parts/{part}.json",
+    params:
+        recipe=lambda w: reading(*TEXTS[w.collection], PARTS[w.collection][int(w.part)]),
+        code=code_digest("corpus/read_part", "data"),
     log:
         "<logs>/{collection}/parts/{part}.log",
     wildcard_constraints:
@@ -92,8 +94,6 @@ rule read_part:
     threads: 1
     resources:
         mem_mb=lambda w: memory_of(PARTS[w.collection][int(w.part)]),
-    params:
-        recipe=lambda w: reading(*TEXTS[w.collection], PARTS[w.collection][int(w.part)]),
     script:
         "../scripts/corpus/read_part.py"
 
@@ -104,10 +104,12 @@ rule assign_splits:
         # Only the keys of the documents are read.
         parts=lambda w: list(map(in_place, part_files(w, PARTS, ".parquet"))),
         records=lambda w: part_files(w, PARTS, ".json"),
-        code=code_inputs("corpus/assign_splits", "data"),
     output:
         splits="<results>/{collection}/splits.npy",
         record="<results>/{collection}/splits.json",
+    params:
+        recipe=lambda w: assigning(*TEXTS[w.collection], PARTS[w.collection]),
+        code=code_digest("corpus/assign_splits", "data"),
     log:
         "<logs>/{collection}/splits.log",
     wildcard_constraints:
@@ -118,8 +120,6 @@ rule assign_splits:
     resources:
         mem_mb=4000,  # does not depend on the size of the input
         disk_mb=lambda w: 16000 if w.collection in DIVIDED or w.collection in BENCHMARKS else 4000,
-    params:
-        recipe=lambda w: assigning(*TEXTS[w.collection], PARTS[w.collection]),
     script:
         "../scripts/corpus/assign_splits.py"
 
@@ -130,9 +130,12 @@ rule collect_ngrams:
         parts=lambda w: list(map(in_place, part_files(w, PARTS, ".parquet"))),
         splits="<results>/{collection}/splits.npy",
         benchmarks=lambda w: list(map(PATHS.text, BENCHMARKS[w.collection])),
-        code=code_inputs("corpus/collect_ngrams", "data"),
     output:
         "<results>/{collection}/ngrams.npy",
+    params:
+        recipe=lambda w: pick(TEXTS[w.collection].recipe["decontaminate"], "ngram", "column")
+        | {"key": TEXTS[w.collection].key},
+        code=code_digest("corpus/collect_ngrams", "data"),
     log:
         "<logs>/{collection}/ngrams.log",
     conda:
@@ -141,9 +144,6 @@ rule collect_ngrams:
     resources:
         mem_mb=4000,  # does not depend on the size of the input
         disk_mb=16000,
-    params:
-        recipe=lambda w: pick(TEXTS[w.collection].recipe["decontaminate"], "ngram", "column")
-        | {"key": TEXTS[w.collection].key},
     script:
         "../scripts/corpus/collect_ngrams.py"
 
@@ -155,9 +155,11 @@ rule find_contamination:
         splits=lambda w: in_place(f"<results>/{w.collection}/splits.npy"),
         record="<results>/{collection}/splits.json",
         ngrams="<results>/{collection}/ngrams.npy",
-        code=code_inputs("corpus/find_contamination", "data"),
     output:
         "<results>/{collection}/parts/{part}.contamination.json",
+    params:
+        recipe=lambda w: pick(TEXTS[w.collection].recipe["decontaminate"], "ngram"),
+        code=code_digest("corpus/find_contamination", "data"),
     log:
         "<logs>/{collection}/parts/{part}.contamination.log",
     wildcard_constraints:
@@ -167,8 +169,6 @@ rule find_contamination:
     threads: 1
     resources:
         mem_mb=4000,
-    params:
-        recipe=lambda w: pick(TEXTS[w.collection].recipe["decontaminate"], "ngram"),
     script:
         "../scripts/corpus/find_contamination.py"
 
@@ -180,11 +180,13 @@ rule build_corpus:
         splits=lambda w: in_place(f"<results>/{w.collection}/splits.npy"),
         record="<results>/{collection}/splits.json",
         contamination=lambda w: part_files(w, PARTS, ".contamination.json") if w.collection in BENCHMARKS else [],
-        code=code_inputs("corpus/build_corpus", "data"),
     output:
         **{split: f"<results>/{{collection}}/{split}.parquet" for split in SPLITS},
         lengths=expand("<results>/{{collection}}/{split}.lengths.npy", split=SPLITS),
         record="<results>/{collection}/figures.json",
+    params:
+        recipe=lambda w: building(*TEXTS[w.collection], PARTS[w.collection]),
+        code=code_digest("corpus/build_corpus", "data"),
     log:
         "<logs>/{collection}/corpus.log",
     wildcard_constraints:
@@ -194,8 +196,6 @@ rule build_corpus:
     threads: 1
     resources:
         mem_mb=4000,  # does not depend on the size of the input
-    params:
-        recipe=lambda w: building(*TEXTS[w.collection], PARTS[w.collection]),
     script:
         "../scripts/corpus/build_corpus.py"
 
@@ -209,18 +209,18 @@ use rule build_corpus as split_part with:
         contamination=lambda w: (
             [f"<results>/{w.collection}/parts/{w.part}.contamination.json"] if w.collection in BENCHMARKS else []
         ),
-        code=code_inputs("corpus/build_corpus", "data"),
     output:
         **{split: f"<results>/{{collection}}/{split}/{{part}}.parquet" for split in SPLITS},
         lengths=expand("<results>/{{collection}}/{split}/{{part}}.lengths.npy", split=SPLITS),
         record="<results>/{collection}/parts/{part}.figures.json",
+    params:
+        recipe=lambda w: building(*TEXTS[w.collection], [PARTS[w.collection][int(w.part)]]),
+        code=code_digest("corpus/build_corpus", "data"),
     log:
         "<logs>/{collection}/parts/{part}.splits.log",
     wildcard_constraints:
         collection=one_of(DIVIDED),
         part=r"\d{5}",
-    params:
-        recipe=lambda w: building(*TEXTS[w.collection], [PARTS[w.collection][int(w.part)]]),
 
 
 rule describe_corpus:
@@ -233,9 +233,11 @@ rule describe_corpus:
         ),
         record="<results>/{collection}/splits.json",
         contamination=lambda w: part_files(w, PARTS, ".contamination.json") if w.collection in BENCHMARKS else [],
-        code=code_inputs("corpus/describe_corpus", "data"),
     output:
         "<results>/{collection}/corpus.json",
+    params:
+        recipe=lambda w: merging(*TEXTS[w.collection]),
+        code=code_digest("corpus/describe_corpus", "data"),
     log:
         "<logs>/{collection}/describe.log",
     wildcard_constraints:
@@ -243,7 +245,5 @@ rule describe_corpus:
     conda:
         "../envs/data.yaml"
     threads: 1
-    params:
-        recipe=lambda w: merging(*TEXTS[w.collection]),
     script:
         "../scripts/corpus/describe_corpus.py"

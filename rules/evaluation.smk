@@ -24,12 +24,12 @@ rule sample_texts:
     input:
         documents=lambda w: [file for split in HELD_OUT for file in DOCUMENTS_IN_PLACE[w.collection, split]],
         lengths=lambda w: [file for split in HELD_OUT for file in LENGTHS_IN_PLACE[w.collection, split]],
-        code=code_inputs("evaluation/sample_texts", "data"),
     output:
         "<results>/evaluation/texts/{collection}.parquet",
     params:
         recipe=lambda w: EVALUATED.sampling_of(w.collection)
         | {"files": {split: len(DOCUMENTS[w.collection, split]) for split in HELD_OUT}},
+        code=code_digest("evaluation/sample_texts", "data"),
     log:
         "<logs>/evaluation/texts-{collection}.log",
     threads: 1
@@ -45,11 +45,11 @@ rule fetch_pairs:
     """Read a set of sentence pairs from files or from the Hugging Face Hub."""
     input:
         files=lambda w: list(map(PATHS.text, PAIR_SOURCES[w.pairs])),
-        code=code_inputs("evaluation/fetch_pairs", "data"),
     output:
         "<results>/evaluation/pairs/sets/{pairs}.parquet",
     params:
         recipe=lambda w: PAIRS[w.pairs],
+        code=code_digest("evaluation/fetch_pairs", "data"),
     log:
         "<logs>/evaluation/pairs-{pairs}.log",
     wildcard_constraints:
@@ -70,9 +70,10 @@ rule score_ngrams:
         lengths=lambda w: LENGTHS_IN_PLACE[w.collection, "train"],
         material=lambda w: EVALUATED.material_of(w.collection),
         vocabulary=lambda w: EVALUATED.vocabularies[w.vocabulary],
-        code=code_inputs("evaluation/score_ngrams", "jax"),
     output:
         "<results>/evaluation/ngrams/{collection}/{vocabulary}.parquet",
+    params:
+        code=code_digest("evaluation/score_ngrams", "jax"),
     log:
         "<logs>/evaluation/ngrams-{collection}-{vocabulary}.log",
     wildcard_constraints:
@@ -91,12 +92,12 @@ rule score_mlm:
     input:
         **EVALUATED.scored_on(),
         model=lambda w: SCORED[w.model].files,
-        code=code_inputs("evaluation/score_mlm", lambda w: SCORED[w.model].backend),
     output:
         scores="<results>/evaluation/{model}/scores.json",
         by_item="<results>/evaluation/{model}/items.parquet",
     params:
         recipe=lambda w: EVALUATED.scoring(SCORED[w.model]),
+        code=code_digest("evaluation/score_mlm", lambda w: SCORED[w.model].backend),
     log:
         "<logs>/evaluation/{model}.log",
     wildcard_constraints:
@@ -116,12 +117,12 @@ rule score_causal:
         **EVALUATED.scored_on(),
         **opening_inputs(lambda w: SCORED[w.model]),
         tokenizer=lambda w: SCORED[w.model].vocabulary.files,
-        code=code_inputs("evaluation/score_causal", "jax"),
     output:
         scores="<results>/evaluation/{model}/scores.json",
         by_item="<results>/evaluation/{model}/items.parquet",
     params:
         recipe=lambda w: EVALUATED.scoring(SCORED[w.model]),
+        code=code_digest("evaluation/score_causal", "jax"),
     log:
         "<logs>/evaluation/{model}.log",
     wildcard_constraints:
@@ -141,13 +142,13 @@ rule score_responses:
         **opening_inputs(by_name(FINETUNE)),
         tokenizer=lambda w: FINETUNE[w.run].vocabulary.files,
         material=lambda w: EVALUATED.text_files["finetune-text"],
-        code=code_inputs("evaluation/score_responses", "jax"),
     output:
         scores="<results>/evaluation/responses/finetune/{run}/scores.json",
         by_item="<results>/evaluation/responses/finetune/{run}/items.parquet",
         responses="<results>/evaluation/responses/finetune/{run}/responses.json",
     params:
         recipe=lambda w: EVALUATED.generation(FINETUNE[w.run]),
+        code=code_digest("evaluation/score_responses", "jax"),
     log:
         "<logs>/evaluation/responses/finetune/{run}.log",
     wildcard_constraints:

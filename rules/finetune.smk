@@ -29,11 +29,11 @@ rule train_finetune:
         records=lambda w: in_place(FINETUNE[w.run].records.manifest),
         start=lambda w: FINETUNE[w.run].start_at(int(w.step)),
         previous=lambda w: previous_checkpoint(FINETUNE[w.run], int(w.step)),
-        code=code_inputs("finetune/train_finetune", "jax"),
     output:
         **segment_outputs("<results>/finetune/{run}"),
     params:
         recipe=lambda w: FINETUNE[w.run].segment(int(w.step)),
+        code=code_digest("finetune/train_finetune", "jax"),
     log:
         "<logs>/finetune/{run}/{step}.log",
     wildcard_constraints:
@@ -51,7 +51,6 @@ rule export_lora:
     """Export the LoRA weights of the best checkpoint in the formats of Keras and PEFT."""
     input:
         **opening_inputs(by_name(FINETUNE)),
-        code=code_inputs("finetune/export_lora", "jax"),
     output:
         keras="<results>/finetune/{run}/adapter.lora.h5",
         keras_config="<results>/finetune/{run}/adapter.lora.json",
@@ -59,6 +58,7 @@ rule export_lora:
         peft_config="<results>/finetune/{run}/adapter/adapter_config.json",
     params:
         recipe=lambda w: FINETUNE[w.run].opening | hub_base(FINETUNE[w.run]),
+        code=code_digest("finetune/export_lora", "jax"),
     log:
         "<logs>/finetune/{run}/export.log",
     wildcard_constraints:
@@ -76,11 +76,11 @@ rule export_finetune:
     """Export the best checkpoint as a Keras preset folder, with LoRA weights merged into the base model."""
     input:
         **opening_inputs(by_name(FINETUNE)),
-        code=code_inputs("finetune/export_finetune", "jax"),
     output:
         directory("<results>/finetune/{run}/model"),
     params:
         recipe=lambda w: FINETUNE[w.run].opening,
+        code=code_digest("finetune/export_finetune", "jax"),
     log:
         "<logs>/finetune/{run}/model.log",
     wildcard_constraints:
@@ -98,12 +98,12 @@ rule generate:
     """Generate text with the base model and the finetuned model from the same prompts."""
     input:
         **opening_inputs(by_name(FINETUNE)),
-        code=code_inputs("finetune/generate", "jax"),
     output:
         "<results>/finetune/{run}/generations.json",
     params:
         recipe=lambda w: FINETUNE[w.run].opening
         | {"prompts": config["prompts"]["generate"], "sampling": sampling_of(config)},
+        code=code_digest("finetune/generate", "jax"),
     log:
         "<logs>/finetune/{run}/generate.log",
     wildcard_constraints:
@@ -124,12 +124,12 @@ rule evaluate_finetune:
         records=lambda w: in_place(FINETUNE[w.run].records.manifest),
         corpus_records=lambda w: in_place(FINETUNE[w.run].forgotten.manifest),
         state=lambda w: FINETUNE[w.run].state,
-        code=code_inputs("finetune/evaluate_finetune", "jax"),
     output:
         metrics="<results>/finetune/{run}/metrics.json",
         partitioning="<results>/finetune/{run}/partitioning.json",
     params:
         recipe=lambda w: FINETUNE[w.run].opening | pick(FINETUNE[w.run].recipe, "batch_size", "microbatches"),
+        code=code_digest("finetune/evaluate_finetune", "jax"),
     log:
         "<logs>/finetune/{run}/evaluate.log",
     wildcard_constraints:
@@ -168,11 +168,11 @@ rule export_transformers:
             else []
         ),
         tokenizer=lambda w: OUTLINE.models[f"{w.stage}/{w.run}"].vocabulary.files,
-        code=code_inputs("finetune/export_transformers", "jax"),
     output:
         directory("<results>/transformers/{stage}/{run}"),
     params:
         recipe={"cpu_threads": config["cpu_threads"]},
+        code=code_digest("finetune/export_transformers", "jax"),
     log:
         "<logs>/transformers/{stage}-{run}.log",
     wildcard_constraints:
@@ -197,9 +197,10 @@ rule export_gguf:
     """Export a causal model as a GGUF file."""
     input:
         folder="<results>/transformers/{model}",
-        code=code_inputs("finetune/export_gguf", "gguf"),
     output:
         "<results>/gguf/{model}-{kind}.gguf",
+    params:
+        code=code_digest("finetune/export_gguf", "gguf"),
     log:
         "<logs>/gguf/{model}-{kind}.log",
     wildcard_constraints:

@@ -20,11 +20,11 @@ rule read_harness_task:
     input:
         task=lambda w: local_files(HARNESS_FILES[w.task]),
         data=lambda w: HARNESS_DATA[w.task],
-        code=code_inputs("harness/read_harness_task", "harness"),
     output:
         "<results>/evaluation/harness/{task}/items.json",
     params:
         recipe=lambda w: HARNESS[w.task].items,
+        code=code_digest("harness/read_harness_task", "harness"),
     log:
         "<logs>/evaluation/harness/{task}/read.log",
     wildcard_constraints:
@@ -46,12 +46,12 @@ rule run_harness:
         task=lambda w: local_files(HARNESS_FILES[w.task]),
         data=lambda w: HARNESS_DATA[w.task],
         overlaps=lambda w: overlaps_of(ASKED_BY_HARNESS[w.model], f"harness/{w.task}"),
-        code=code_inputs("harness/run_harness", "harness"),
     output:
         scores="<results>/evaluation/harness/{task}/{model}/scores.json",
         by_item="<results>/evaluation/harness/{task}/{model}/items.parquet",
     params:
         recipe=lambda w: ASKED_BY_HARNESS[w.model].asked | HARNESS[w.task].asked,
+        code=code_digest("harness/run_harness", "harness"),
     log:
         "<logs>/evaluation/harness/{task}/{model}.log",
     wildcard_constraints:

@@ -26,12 +26,12 @@ rule fetch_mlm:
     """Fetch a masked language model from a local folder or from the Hugging Face Hub."""
     input:
         files=lambda w: preset_files(FETCHED[w.fetched].origin["pretrained"], MODEL_SOURCES),
-        code=code_inputs("mlm/fetch_mlm", "data"),
     output:
         [f"<results>/{{fetched}}/{file}" for file in MODEL_FILES],
     params:
         recipe=lambda w: FETCHED[w.fetched].origin
         | {"key": FETCHED[w.fetched].key, "backend": FETCHED[w.fetched].backend},
+        code=code_digest("mlm/fetch_mlm", "data"),
     log:
         "<logs>/{fetched}/fetch.log",
     wildcard_constraints:
@@ -51,11 +51,11 @@ rule train_mlm_tensorflow:
         records=lambda w: in_place(RECORDS["tfrecords"].manifest),
         init=lambda w: MLM[w.run].init_at(int(w.step)),
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
-        code=code_inputs("mlm/train_mlm_tensorflow", "tensorflow"),
     output:
         **segment_outputs("<results>/mlm/{run}"),
     params:
         recipe=lambda w: MLM[w.run].segment(int(w.step)),
+        code=code_digest("mlm/train_mlm_tensorflow", "tensorflow"),
     log:
         "<logs>/mlm/{run}/{step}.log",
     wildcard_constraints:
@@ -75,11 +75,11 @@ rule train_mlm_jax:
         records=lambda w: in_place(RECORDS["tfrecords"].manifest),
         init=lambda w: MLM[w.run].init_at(int(w.step)),
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
-        code=code_inputs("mlm/train_mlm_jax", "jax"),
     output:
         **segment_outputs("<results>/mlm/{run}"),
     params:
         recipe=lambda w: MLM[w.run].segment(int(w.step)),
+        code=code_digest("mlm/train_mlm_jax", "jax"),
     log:
         "<logs>/mlm/{run}/{step}.log",
     wildcard_constraints:
@@ -100,11 +100,11 @@ rule export_mlm:
         tokenizer=lambda w: list(TOKENIZER.values()),
         init=lambda w: MLM[w.run].sizes,
         best=lambda w: at_step(MLM[w.run], w).weights,
-        code=code_inputs("mlm/export_mlm", "data"),
     output:
         [f"<results>/mlm/{{run}}/model/{file}" for file in MODEL_FILES],
     params:
         recipe=lambda w: pick(MLM[w.run].recipe, "backend", "init" if MLM[w.run].init else "model"),
+        code=code_digest("mlm/export_mlm", "data"),
     log:
         "<logs>/mlm/{run}/export.log",
     wildcard_constraints:
@@ -125,11 +125,11 @@ rule evaluate_mlm:
         counts=lambda w: RECORDS["tfrecords"].token_counts,
         model=expand("<results>/mlm/{{run}}/model/{file}", file=MODEL_FILES),
         state=lambda w: MLM[w.run].state if w.run in MLM else [],
-        code=code_inputs("mlm/evaluate_mlm", lambda w: MASKED[w.run].backend),
     output:
         "<results>/mlm/{run}/metrics.json",
     params:
         recipe=lambda w: MASKED[w.run].opening,
+        code=code_digest("mlm/evaluate_mlm", lambda w: MASKED[w.run].backend),
     log:
         "<logs>/mlm/{run}/evaluate.log",
     wildcard_constraints:

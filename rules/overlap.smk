@@ -11,11 +11,11 @@ rule find_overlap:
     input:
         unpack(lambda w: SEARCHED[w.searched]),
         documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
-        code=code_inputs("overlap/find_overlap", "data"),
     output:
         overlap("{searched}", "{collection}"),
     params:
         recipe=config["evaluation"]["overlap"],
+        code=code_digest("overlap/find_overlap", "data"),
     log:
         "<logs>/evaluation/{searched}-overlap-{collection}.log",
     wildcard_constraints:

@@ -15,7 +15,6 @@ rule plan:
     localrule: True
     input:
         plans=PLANNED if COMPILER else [],
-        code=code_inputs("plan/plan", "workflow"),
     params:
         recipe=lambda w: {
             "compiler": COMPILER,
@@ -24,6 +23,7 @@ rule plan:
             "runs": START.planned(),
             "arguments": SNAKEMAKE_ARGUMENTS,
         },
+        code=code_digest("plan/plan", "workflow"),
     log:
         "<logs>/plan.log",
     threads: 1
@@ -38,7 +38,6 @@ rule plan_training:
     input:
         # These say of vocabulary, model and labels what the config does not.
         unpack(lambda w: EVALUATED.planned[w.planned][0].plan_inputs),
-        code=code_inputs("plan/plan_training", "plan"),
     output:
         "<results>/plan/{planned}/{topology}.json",
     params:
@@ -49,6 +48,7 @@ rule plan_training:
             "price_per_hour": config["plan"]["prices"].get(w.topology),
             "alternatives": config["plan"]["alternatives"],
         },
+        code=code_digest("plan/plan_training", "plan"),
     log:
         "<logs>/plan/{planned}/{topology}.log",
     wildcard_constraints:

@@ -39,11 +39,11 @@ rule write_card:
     localrule: True
     input:
         unpack(lambda w: facts_of(CARDS[w.card], EVALUATED)),
-        code=code_inputs("publish/write_card", "data"),
     output:
         "<results>/{card}/README.md",
     params:
         recipe=lambda w: card_recipe(CARDS[w.card], OUTLINE),
+        code=code_digest("publish/write_card", "data"),
     log:
         "<logs>/cards/{card}.log",
     wildcard_constraints:
@@ -63,11 +63,11 @@ rule publish_to_hub:
         before=lambda w: [
             f"<results>/publish/hub/{name}.json" for name in published_before(PUBLISHED[w.artifact], PUBLISHED)
         ],
-        code=code_inputs("publish/publish_to_hub", "data"),
     output:
         hub_receipt="<results>/publish/hub/{artifact}.json",
     params:
         recipe=lambda w: to_hub(config["publish"], PUBLISHED[w.artifact]),
+        code=code_digest("publish/publish_to_hub", "data"),
     log:
         "<logs>/publish/hub/{artifact}.log",
     wildcard_constraints:
@@ -84,11 +84,11 @@ rule publish_to_bucket:
     localrule: True
     input:
         unpack(lambda w: inputs_of(PUBLISHED[w.artifact])),
-        code=code_inputs("publish/publish_to_bucket", "data"),
     output:
         "<results>/publish/gcs/{artifact}.json",
     params:
         recipe=lambda w: to_bucket(config["publish"], PUBLISHED[w.artifact]),
+        code=code_digest("publish/publish_to_bucket", "data"),
     log:
         "<logs>/publish/gcs/{artifact}.log",
     wildcard_constraints:

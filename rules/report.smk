@@ -49,7 +49,6 @@ rule write_report:
         plans=lambda w: [name for name in PLANNED if PATHS.exists(name)],
         scores=lambda w: [file for file in EVALUATED.files if file.endswith("scores.json")],
         templates=[PATHS.source(path) for path in PAGE_FILES],
-        code=code_inputs("report/write_report", "workflow"),
     output:
         page=report(
             "<results>/report.html",
@@ -65,6 +64,7 @@ rule write_report:
             {name: path.stem for name, path in snakefiles(workflow).items()},
             PATHS.prefixed,
         ),
+        code=code_digest("report/write_report", "workflow"),
     log:
         "<logs>/report.log",
     threads: 1
@@ -79,10 +79,11 @@ rule collect_history:
     input:
         history=lambda w: CHAINS[w.chain].in_every_checkpoint("history.csv"),
         timings=lambda w: CHAINS[w.chain].in_every_checkpoint("timings.csv"),
-        code=code_inputs("report/collect_history", "workflow"),
     output:
         history="<results>/{chain}/history.csv",
         timings="<results>/{chain}/timings.csv",
+    params:
+        code=code_digest("report/collect_history", "workflow"),
     log:
         "<logs>/{chain}/history.log",
     wildcard_constraints:
@@ -99,7 +100,6 @@ rule plot_training:
     input:
         history=lambda w: f"<results>/{w.stage}/{w.run}/history.csv",
         states=lambda w: RUNS[f"{w.stage}/{w.run}"].in_every_checkpoint("state.json"),
-        code=code_inputs("report/plot_training", "workflow"),
     output:
         report(
             f"{FIGURES}/training/{{stage}}-{{run}}.svg",
@@ -107,6 +107,8 @@ rule plot_training:
             category="1. Training",
             labels={"stage": "{stage}", "run": "{run}", "shows": "loss and learning rate"},
         ),
+    params:
+        code=code_digest("report/plot_training", "workflow"),
     log:
         "<logs>/figures/training-{stage}-{run}.log",
     wildcard_constraints:
@@ -127,9 +129,9 @@ rule compare:
         published=BESIDE_PUBLISHED,
         # Also those of runs that are no longer in the config.
         history=lambda w: sorted({*HISTORY, *kept_runs(located("<results>/history"))}),
-        code=code_inputs("report/compare", "workflow"),
     params:
         recipe={"current": list(RUNS)},
+        code=code_digest("report/compare", "workflow"),
     log:
         "<logs>/compare/table.log",
     threads: 1
@@ -143,12 +145,12 @@ rule compare_runs:
     """Compare the held-out metrics of all runs, with mean and spread over seeds."""
     input:
         metrics=[f"{run.folder}/metrics.json" for group in repetitions(RUNS.values()) for run in group],
-        code=code_inputs("report/compare_runs", "workflow"),
     output:
         csv="<results>/compare/runs.csv",
         table="<results>/compare/runs.md",
     params:
         recipe={"groups": groups_of(RUNS.values())},
+        code=code_digest("report/compare_runs", "workflow"),
     log:
         "<logs>/compare/runs.log",
     threads: 1
@@ -165,11 +167,11 @@ rule compare_published:
         history=[f"{run.folder}/history.csv" for run in REPEATED],
         timings=[f"{run.folder}/timings.csv" for run in REPEATED],
         answers=[f"{run.folder}/fill_mask.json" for run in REPEATED if "answers" in run.recipe["published"]],
-        code=code_inputs("report/compare_published", "workflow"),
     output:
         "<results>/compare/published.json",
     params:
         recipe=[{"path": run.path, "published": run.recipe["published"]} for run in REPEATED],
+        code=code_digest("report/compare_published", "workflow"),
     log:
         "<logs>/compare/published.log",
     threads: 1
@@ -184,12 +186,12 @@ rule compare_models:
     input:
         scores=[f"{folder}/scores.json" for _, folder in COMPARED_FOLDERS],
         by_item=[f"{folder}/items.parquet" for _, folder in COMPARED_FOLDERS],
-        code=code_inputs("report/compare_models", "data"),
     output:
         csv="<results>/compare/models.csv",
         table="<results>/compare/models.md",
     params:
         recipe={"models": [model for model, _ in COMPARED_FOLDERS], "pairs": COMPARED},
+        code=code_digest("report/compare_models", "data"),
     log:
         "<logs>/compare/models.log",
     threads: 1

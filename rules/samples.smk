@@ -5,7 +5,6 @@ rule fill_mask:
     """Predict the masked token of each prompt with a masked language model."""
     input:
         model=lambda w: MASKED[w.run].files,
-        code=code_inputs("samples/fill_mask", lambda w: MASKED[w.run].backend),
     output:
         "<results>/mlm/{run}/fill_mask.json",
     params:
@@ -15,6 +14,7 @@ rule fill_mask:
             "backend": MASKED[w.run].backend,
             "cpu_threads": config["cpu_threads"],
         },
+        code=code_digest("samples/fill_mask", lambda w: MASKED[w.run].backend),
     log:
         "<logs>/mlm/{run}/fill_mask.log",
     wildcard_constraints:

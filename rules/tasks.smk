@@ -29,12 +29,12 @@ rule read_task:
         validation=lambda w: list(map(PATHS.text, TASK_SOURCES[w.task].get("validation", []))),
         test=lambda w: list(map(PATHS.text, TASK_SOURCES[w.task].get("test", []))),
         dataset=lambda w: list(map(PATHS.text, TASK_SOURCES[w.task].get("dataset", []))),
-        code=code_inputs("tasks/read_task", "data"),
     output:
         **{split: f"{TASKS_FOLDER}/{{task}}/{split}.parquet" for split in SPLITS},
         task=f"{TASKS_FOLDER}/{{task}}/task.json",
     params:
         recipe=lambda w: TASKS[w.task].reading,
+        code=code_digest("tasks/read_task", "data"),
     log:
         "<logs>/evaluation/tasks/{task}/read.log",
     wildcard_constraints:
@@ -53,11 +53,11 @@ rule fit_task_baselines:
     input:
         train=f"{TASKS_FOLDER}/{{task}}/train.parquet",
         test=f"{TASKS_FOLDER}/{{task}}/test.parquet",
-        code=code_inputs("tasks/fit_task_baselines", "data"),
     output:
         f"{TASKS_FOLDER}/{{task}}/baselines.parquet",
     params:
         recipe=lambda w: TASKS[w.task].baselines,
+        code=code_digest("tasks/fit_task_baselines", "data"),
     log:
         "<logs>/evaluation/tasks/{task}/baselines.log",
     wildcard_constraints:
@@ -80,11 +80,11 @@ rule train_task:
         model=lambda w: TUNED[w.chain].init_at(int(w.step)),
         start=lambda w: TUNED[w.chain].start_at(int(w.step)),
         previous=lambda w: previous_checkpoint(TUNED[w.chain], int(w.step)),
-        code=code_inputs("tasks/train_task", "jax"),
     output:
         **segment_outputs("<results>/{chain}"),
     params:
         recipe=lambda w: TUNED[w.chain].segment(int(w.step)),
+        code=code_digest("tasks/train_task", "jax"),
     log:
         "<logs>/{chain}/{step}.log",
     wildcard_constraints:
@@ -106,12 +106,12 @@ rule predict_task:
         task=f"{TASKS_FOLDER}/{{task}}/task.json",
         model=lambda w: TASK_CHAINS[w.task, w.model][0].sizes,
         best=lambda w: [chain.weights for chain in TASK_CHAINS[w.task, w.model]],
-        code=code_inputs("tasks/predict_task", "jax"),
     output:
         f"{TASKS_FOLDER}/{{task}}/{{model}}/predictions.parquet",
     params:
         recipe=lambda w: TASKS[w.task].predicting
         | {"cpu_threads": config["cpu_threads"], "chains": [chain.chain for chain in TASK_CHAINS[w.task, w.model]]},
+        code=code_digest("tasks/predict_task", "jax"),
     log:
         "<logs>/evaluation/tasks/{task}/{model}/predict.log",
     wildcard_constraints:
@@ -133,13 +133,13 @@ rule score_task:
         baselines=f"{TASKS_FOLDER}/{{task}}/baselines.parquet",
         task=f"{TASKS_FOLDER}/{{task}}/task.json",
         overlaps=lambda w: overlaps_of(EVALUATED.on_task(w.task).models[w.model], f"tasks/{w.task}"),
-        code=code_inputs("tasks/score_task", "data"),
     output:
         scores=f"{TASKS_FOLDER}/{{task}}/{{model}}/scores.json",
         by_item=f"{TASKS_FOLDER}/{{task}}/{{model}}/items.parquet",
         chains=f"{TASKS_FOLDER}/{{task}}/{{model}}/chains.csv",
     params:
         recipe=lambda w: TASKS[w.task].scoring | EVALUATED.on_task(w.task).models[w.model].named,
+        code=code_digest("tasks/score_task", "data"),
     log:
         "<logs>/evaluation/tasks/{task}/{model}/score.log",
     wildcard_constraints:

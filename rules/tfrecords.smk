@@ -26,13 +26,13 @@ if "tfrecords" in RECORDS and RECORDS["tfrecords"].external_files:
             source=external_shard,
             tokenizer=TOKENIZER["tokenizer"],
             special_tokens_map=TOKENIZER["special_tokens_map"],
-            code=code_inputs("tfrecords/fetch_shard", "data"),
         output:
             records="<results>/tfrecords/{split}/{shard}-of-{shards}.tfrecord",
             index="<results>/tfrecords/{split}/{shard}-of-{shards}.index",
             sidecar="<results>/tfrecords/{split}/{shard}-of-{shards}.json",
         params:
             recipe=RECORDS["tfrecords"].layout,
+            code=code_digest("tfrecords/fetch_shard", "data"),
         log:
             "<logs>/tfrecords/{split}/{shard}-of-{shards}.log",
         threads: 1
@@ -50,13 +50,13 @@ elif "tfrecords" in RECORDS:
             lengths=lambda w: [in_place(lengths_file(file)) for file in documents_of("tfrecords", w)],
             tokenizer=TOKENIZER["tokenizer"],
             special_tokens_map=TOKENIZER["special_tokens_map"],
-            code=code_inputs("tfrecords/write_shard", "data"),
         output:
             records="<results>/tfrecords/{split}/{shard}-of-{shards}.tfrecord",
             index="<results>/tfrecords/{split}/{shard}-of-{shards}.index",
             sidecar="<results>/tfrecords/{split}/{shard}-of-{shards}.json",
         params:
             recipe=lambda w: layout_of("tfrecords", w.split),
+            code=code_digest("tfrecords/write_shard", "data"),
         log:
             "<logs>/tfrecords/{split}/{shard}-of-{shards}.log",
         threads: 1
@@ -75,13 +75,13 @@ rule write_causal_shard:
         lengths=lambda w: [in_place(lengths_file(file)) for file in documents_of(w.records, w)],
         # A base model that is trained here has its vocabulary before its weights.
         tokenizer=lambda w: f"<results>/base/{RECORDS[w.records].base}/tokenizer.json",
-        code=code_inputs("tfrecords/write_causal_shard", "jax"),
     output:
         records="<results>/{records}/{split}/{shard}-of-{shards}.tfrecord",
         index="<results>/{records}/{split}/{shard}-of-{shards}.index",
         sidecar="<results>/{records}/{split}/{shard}-of-{shards}.json",
     params:
         recipe=lambda w: layout_of(w.records, w.split),
+        code=code_digest("tfrecords/write_causal_shard", "jax"),
     log:
         "<logs>/{records}/{split}/{shard}-of-{shards}.log",
     wildcard_constraints:
@@ -102,12 +102,12 @@ rule merge_manifest:
                 for split, names in RECORDS[w.records].names.items()
             }
         ),
-        code=code_inputs("tfrecords/merge_manifest", "data"),
     output:
         manifest="<results>/{records}/manifest.json",
     params:
         recipe=lambda w: pick(RECORDS[w.records].layout, "sequence_length", "tokens_per_record", "packing")
         | RECORDS[w.records].loss,
+        code=code_digest("tfrecords/merge_manifest", "data"),
     log:
         "<logs>/{records}/manifest.log",
     threads: 1
@@ -121,9 +121,10 @@ rule count_tokens:
     """Count the tokens of training text: what baselines of models predict by."""
     input:
         records=lambda w: in_place(RECORDS[w.records].manifest),
-        code=code_inputs("tfrecords/count_tokens", "data"),
     output:
         "<results>/{records}/token_counts.npy",
+    params:
+        code=code_digest("tfrecords/count_tokens", "data"),
     log:
         "<logs>/{records}/token_counts.log",
     threads: 1

@@ -37,13 +37,13 @@ rule fetch_tokenizer:
         files=lambda w: local_files(
             Path(FETCHED_TOKENIZERS[w.tokenizer][0]["pretrained"]) / name for name in TOKENIZER_SOURCES
         ),
-        code=code_inputs("tokenizer/fetch_tokenizer", "data"),
     output:
         **{name: f"<results>/{{tokenizer}}/{file}" for name, file in TOKENIZER_FILES.items()},
     params:
         recipe=lambda w: {key: FETCHED_TOKENIZERS[w.tokenizer][0].get(key) for key in ("pretrained", "revision")},
         where=lambda w: FETCHED_TOKENIZERS[w.tokenizer][1],
         trains=lambda w: w.tokenizer not in COMPARED_TOKENIZERS,
+        code=code_digest("tokenizer/fetch_tokenizer", "data"),
     log:
         "<logs>/{tokenizer}/fetch.log",
     wildcard_constraints:
@@ -62,13 +62,13 @@ if "pretrained" not in config["tokenizer"]:
         input:
             corpus=DOCUMENTS_IN_PLACE["corpus", "train"],
             lengths=LENGTHS_IN_PLACE["corpus", "train"],
-            code=code_inputs("tokenizer/train_tokenizer", "data"),
         output:
             **TOKENIZER,
             training="<results>/tokenizer/training.json",
         params:
             recipe={key: value for key, value in config["tokenizer"].items() if key not in ("train_on", "compare_with")},
             train_on=config["tokenizer"]["train_on"],
+            code=code_digest("tokenizer/train_tokenizer", "data"),
         log:
             "<logs>/train_tokenizer.log",
         threads: tokenizer_threads(TEXTS["corpus"].recipe, PARTS["corpus"])
@@ -91,10 +91,11 @@ rule evaluate_tokenizer:
         training=lambda w: [] if w.tokenizer in FETCHED_TOKENIZERS else ["<results>/tokenizer/training.json"],
         # How many documents are of which source.
         record=["<results>/corpus/corpus.json"] if "sources" in config["corpus"] else [],
-        code=code_inputs("tokenizer/evaluate_tokenizer", "data"),
     output:
         metrics="<results>/{tokenizer}/metrics.json",
         pieces="<results>/{tokenizer}/pieces.json",
+    params:
+        code=code_digest("tokenizer/evaluate_tokenizer", "data"),
     log:
         "<logs>/{tokenizer}/evaluate.log",
     wildcard_constraints:

@@ -34,9 +34,10 @@ rule prune_checkpoint:
         # The next checkpoint must be complete: until then, an interrupted segment restarts from this one.
         following=lambda w: in_place(CHAINS[w.chain].next_state(int(w.step))),
         measured=lambda w: EVALUATED.before_pruning(w.chain, int(w.step)),
-        code=code_inputs("upkeep/prune_checkpoint", "data"),
     output:
         "<results>/{chain}/checkpoints/{step}/pruned.json",
+    params:
+        code=code_digest("upkeep/prune_checkpoint", "data"),
     log:
         "<logs>/{chain}/{step}-pruned.log",
     wildcard_constraints:
@@ -51,11 +52,10 @@ rule prune_checkpoint:
 rule verify:
     """Target: compare every file on the disk or in the bucket with its SHA-256."""
     localrule: True
-    input:
-        # Artifacts are not inputs, because Snakemake would rebuild damaged ones instead of reporting them.
-        code=code_inputs("upkeep/verify", "data"),
     params:
+        # Artifacts are not inputs, because Snakemake would rebuild damaged ones instead of reporting them.
         recipe={"results": located("<results>"), "options": TYPED},
+        code=code_digest("upkeep/verify", "data"),
     log:
         "<logs>/verify.log",
     threads: 1
@@ -68,10 +68,9 @@ rule verify:
 rule clean:
     """Target: list the files below results/ that no run of the config needs."""
     localrule: True
-    input:
-        code=code_inputs("upkeep/clean", "workflow"),
     params:
         recipe=SNAKEMAKE_ARGUMENTS | {"typed": TYPED},
+        code=code_digest("upkeep/clean", "workflow"),
     log:
         "<logs>/clean.log",
     threads: 1
@@ -84,10 +83,9 @@ rule clean:
 rule clean_delete:
     """Target: delete the files that `clean` lists."""
     localrule: True
-    input:
-        code=code_inputs("upkeep/clean_delete", "workflow"),
     params:
         recipe=SNAKEMAKE_ARGUMENTS,
+        code=code_digest("upkeep/clean_delete", "workflow"),
     log:
         "<logs>/clean_delete.log",
     threads: 1
@@ -100,10 +98,9 @@ rule clean_delete:
 rule track:
     """Target: send the metrics of finished runs to the trackers of the config."""
     localrule: True
-    input:
-        code=code_inputs("upkeep/track", "workflow"),
     params:
         recipe=specification(config, RUNS.values(), PATHS, replay=True),
+        code=code_digest("upkeep/track", "workflow"),
     log:
         "<logs>/track.log",
     threads: 1

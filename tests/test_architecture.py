@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tpulm.workflow.code_inputs import imported
+from tpulm.core.code_digest import imported_files
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[1]
@@ -39,9 +39,6 @@ def test_profiles_import_the_core_only():
 
 def test_no_script_that_makes_an_artifact_reads_the_config():
     scripts = ROOT / "scripts"
-    found = {
-        path.stem
-        for path in scripts.glob("*/*.py")
-        if path.parent.name != "tpulm" and any("/tpulm/config/" in str(file) for file in imported(path, scripts))
-    }
+    paths = [path.relative_to(scripts).as_posix() for path in scripts.glob("*/*.py") if path.parent.name != "tpulm"]
+    found = {Path(path).stem for path in paths if any("tpulm/config/" in file for file in imported_files(path))}
     assert found == {"plan"}  # which prints

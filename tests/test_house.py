@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tpulm.workflow.code_inputs import BRANCH, imported, names
+from tpulm.core.code_digest import backend_of_branch
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -33,37 +33,10 @@ def test_each_rule_declares_the_code_of_its_script():
         declared = [f'"{stage}"' for stage in re.findall(r'"\.\./envs/(\w+)\.yaml"', environment)]
         backends = re.findall(r'f"\.\./envs/\{(.+\.backend)\}\.yaml"', environment)
         declared += [f"lambda w: {backend}" for backend in backends]
-        assert any(f'code_inputs("{name}", {one})' in body for one in declared), name
+        assert any(f'code=code_digest("{name}", {one})' in body for one in declared), name
         # What a script does for one backend is only followed where the job says which.
-        assert bool(BRANCH.search((SCRIPTS / f"{name}.py").read_text())) == (".backend" in environment), name
-
-
-@pytest.mark.unit
-def test_imports_are_followed_through_modules_and_functions(tmp_path):
-    lib = tmp_path / "tpulm" / "room"
-    lib.mkdir(parents=True)
-    (lib / "a.py").write_text("import os\nfrom tpulm.room.b import x\n")
-    (lib / "b.py").write_text("def f():\n    from tpulm.room import (  # several\n        c as d,  # one\n    )\n")
-    (lib / "c.py").write_text("if True:\n    import tpulm.room.d\n")
-    (lib / "d.py").write_text("")
-    (lib / "unused.py").write_text("")
-    script = tmp_path / "s.py"
-    script.write_text("from tpulm.room import a, nothing\n")
-    assert {path.stem for path in imported(script, tmp_path)} == {"a", "b", "c", "d"}
-
-
-@pytest.mark.unit
-def test_imports_are_those_of_the_syntax_tree():
-    for file in SCRIPTS.rglob("*.py"):
-        found = set()
-        source = file.read_text()
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.ImportFrom):
-                assert not node.level, file
-                found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-            elif isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
-        assert names(source) == {name for name in found if name.startswith("tpulm.")}, file
+        nodes = ast.walk(ast.parse((SCRIPTS / f"{name}.py").read_text()))
+        assert any(map(backend_of_branch, nodes)) == (".backend" in environment), name
 
 
 @pytest.mark.unit

@@ -11,6 +11,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -1024,9 +1026,9 @@ def test_a_deleted_shard_is_missed_where_an_edit_needs_it(built):
     """What an edit makes stale, no recipe tells."""
     shard = built / "results/tfrecords/validation/00000-of-00001.tfrecord"
     shard.unlink()
-    append(built / "scripts/samples/fill_mask.py", "# edited\n")  # reads no shards
+    append(built / "scripts/samples/fill_mask.py", "EDITED = 1\n")  # reads no shards
     built("mlm", "--config", "title=Another", "--until", "fill_mask")
-    append(built / "scripts/mlm/evaluate_mlm.py", "# edited\n")
+    append(built / "scripts/mlm/evaluate_mlm.py", "EDITED = 1\n")
     assert refused(built, "mlm").startswith("validation/00000-of-00001.tfrecord of results/tfrecords ")
 
 
@@ -1072,30 +1074,75 @@ def test_the_page_is_written_again_when_what_it_tells_has_changed(built):
     assert "would run  write_report" in built("-n").stdout
 
 
-PLOTS = "plot_training:mlm,tiny plot_training:base,small plot_training:finetune,python "
-EDITED = {
-    "scripts/report/plot_training.py": PLOTS,
-    "scripts/finetune/train_finetune.py": FINETUNE,
-    "scripts/samples/fill_mask.py": "fill_mask:tiny ",
-    "scripts/tpulm/records/masked_batches.py": MLM,
-    "scripts/tpulm/specs/schedule.py": MLM + " " + BASE,
-    "scripts/tpulm/models/loading.py": "",  # of the other backend
-    "scripts/tpulm/models/adapters.py": "export_lora:python",
-    "scripts/tpulm/workflow/checks.py": "",  # only the workflow itself imports it
-    "envs/workflow.txt": PLOTS
-    + "collect_history:mlm/tiny collect_history:base/small collect_history:finetune/python "
-    + "keep_run:mlm/tiny keep_run:base/small keep_run:finetune/python",
-    "envs/tensorflow.txt": MLM,
-}
+# Edits that change no number: a text in a file that another one takes the place of; or, without a text, its end.
+IDLE_EDITS = [
+    ("scripts/tpulm/records/masked_batches.py", "", "# a comment\n\n"),
+    ("scripts/tpulm/training/tensorflow_trainer.py", "", '"""A string."""\n'),
+    ("scripts/tpulm/specs/schedule.py", " -> float:", " -> object:"),
+    ("scripts/tpulm/core/secrets.py", "", "EDITED = 1\n"),  # does not count
+    ("scripts/tpulm/models/loading.py", "", "EDITED = 1\n"),  # of the other backend
+    ("scripts/tpulm/workflow/checks.py", "", "EDITED = 1\n"),  # only the workflow itself imports it
+    ("envs/tensorflow.txt", "\nidna==", "\nidna==9."),
+    ("envs/jax.txt", "\nidna==", "\nidna==9."),
+]
+EDITS = [
+    ("scripts/tpulm/records/masked_batches.py", "", "EDITED = 1\n", MLM),
+    ("scripts/tpulm/specs/schedule.py", "", "EDITED = 1\n", MLM + " " + BASE),
+    ("scripts/tpulm/models/adapters.py", "", "EDITED = 1\n", "export_lora:python"),
+    ("scripts/finetune/train_finetune.py", "", "EDITED = 1\n", FINETUNE),
+    ("scripts/samples/fill_mask.py", "", "EDITED = 1\n", "fill_mask:tiny "),
+    ("envs/tensorflow.txt", "\ntf-keras==", "\ntf-keras==9.", MLM),
+]
 
 
-def test_an_edited_file_reruns_what_stands_on_it(built):
-    for file, expected in EDITED.items():
-        text = (built / file).read_text()
-        append(built / file, "# edited\n")
-        assert listed(built) == set(told(expected).split()), file
-        (built / file).write_text(text)
+def edit(workflow, file, old, new):
+    text = (workflow / file).read_text()
+    assert old in text, file
+    (workflow / file).write_text(text.replace(old, new) if old else text + new)
+    return text
+
+
+def test_edits_that_change_no_number_rerun_nothing(built):
+    for change in IDLE_EDITS:
+        edit(built, *change)
     assert listed(built) == set()
+
+
+def test_an_edit_reruns_what_computes_with_it(built):
+    for file, old, new, expected in EDITS:
+        before = edit(built, file, old, new)
+        assert listed(built) == set(told(expected).split()), file
+        (built / file).write_text(before)
+    assert listed(built) == set()
+
+
+def test_a_new_version_of_jax_reruns_what_runs_it(built):
+    edit(built, "envs/jax.txt", "\njax==", "\njax==9.")
+    runs = re.findall(r"^would run  (\w+)", built("-n").stdout, re.M)
+    assert {*runs} >= {"train_base", "train_finetune", "score_causal"}
+    assert not {*runs} & {"train_base_vocabulary", "write_causal_shard", "train_mlm_tensorflow", "score_mlm"}
+
+
+def test_results_that_only_their_code_makes_stale_can_be_kept(built):
+    """A comment would not do: the code of a trainer has changed, and a rate of another run, which stays stale."""
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (built / "results").rglob("*.*")}
+    edit(built, "scripts/tpulm/records/masked_batches.py", "", "EDITED = 1\n")
+    config = read_yaml(built / "config.yaml")
+    config["finetune"]["runs"]["python"]["schedule"]["warmup_steps"] = 3
+    write(built, "rate.yaml", config)
+    printed = built("-n", "--configfile", "rate.yaml").stdout
+    assert "note: mlm.runs.tiny trains again from step 0: records/masked_batches.py computes otherwise." in printed
+    assert "train_finetune" in printed
+    command = [sys.executable, "tools/keep_results.py", "--configfile", "rate.yaml"]
+    done = subprocess.run(command, cwd=built.folder, capture_output=True, text=True, check=False, timeout=300)
+    kept = set(re.findall(r"^kept  (\w+)", done.stdout, re.M))
+    assert {"train_mlm_tensorflow", "fill_mask"} <= kept and "train_finetune" not in kept, done.stdout + done.stderr
+    assert {job.partition(":")[0] for job in listed(built, "--configfile", "rate.yaml")} == {
+        job.partition(":")[0] for job in FINETUNE.split()
+    }
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in before} == before
+    edit(built, "scripts/tpulm/records/masked_batches.py", "EDITED = 1", "EDITED = 2")
+    assert "train_mlm_tensorflow:tiny,00000010" in listed(built)
 
 
 def test_new_and_renamed_runs_are_built_and_swapped_values_are_seen(built):
@@ -1131,15 +1178,6 @@ def test_where_jobs_run_dates_and_the_folder_make_nothing_stale(built, monkeypat
     assert listed(built) == set()
 
 
-def test_touch_keeps_a_training_whose_code_was_edited_to_no_effect(built):
-    before = contents(built / "results")
-    append(built / "scripts/mlm/train_mlm_tensorflow.py", "# a comment\n")
-    append(built / "scripts/tpulm/records/masked_batches.py", "# another\n")
-    built("--touch", "mlm", "evaluation")
-    assert listed(built) == set()
-    assert contents(built / "results") == before
-
-
 def test_the_reason_is_given_in_old_and_new_values(built):
     config = read_yaml(built / "config.yaml")
     config["mlm"]["runs"]["tiny"]["steps"] = 30
@@ -1154,9 +1192,9 @@ def test_the_reason_is_given_in_old_and_new_values(built):
     assert reasons["read_part corpus 00000"] == "seed was 0 and is 77"
     # A version that computes, in the lock of an environment.
     lock = built / "envs/tensorflow.txt"
-    lock.write_text(re.sub(r"^keras==\S+", "keras==9.9.9", lock.read_text(), flags=re.M))
+    lock.write_text(re.sub(r"^tf-keras==\S+", "tf-keras==9.9.9", lock.read_text(), flags=re.M))
     (reason,) = re.findall(r"^would run  train_mlm_tensorflow tiny 00000010  reason: (.*)$", built("-n").stdout, re.M)
-    assert re.fullmatch(r"keras was [\d.]+ and is 9\.9\.9", reason), reason
+    assert re.fullmatch(r"tf-keras was [\d.]+ and is 9\.9\.9", reason), reason
 
 
 @pytest.mark.parametrize("segments", [500, pytest.param(2000, marks=pytest.mark.long)])

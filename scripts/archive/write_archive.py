@@ -1,6 +1,7 @@
 """Archive a run: what was made, how each file came to be, the source, the config and the locks.
 
 input           what the workflow makes; the archive has everything that this followed from
+input.verify    the program that checks an archive, which goes into it
 output.archive  NAME-VERSION.zip
 output.sum      NAME-VERSION.zip.sha256: its SHA-256, as sha256sum writes and reads it
 params.recipe   see tpulm.release.archive.archive_files; root: the folder of the workflow's source
@@ -12,7 +13,7 @@ from tpulm.core.files import atomic_write, sha256, write_text
 from tpulm.core.job import job
 
 recipe = snakemake.params.recipe
-artifacts = sorted({*snakemake.input} - {*snakemake.input.code})
+artifacts = sorted({*snakemake.input} - {snakemake.input.verify})
 
 with job(snakemake.log[0], "archive") as say:
     from tpulm.release.archive import archive_files, write_zip

@@ -12,5 +12,5 @@ from tpulm.core.job import job
 with job(snakemake.log[0], f"card {snakemake.wildcards.card}"):
     from tpulm.report.cards import card, read_facts
 
-    facts = read_facts({name: files for name, files in snakemake.input.items() if name != "code"})
+    facts = read_facts(dict(snakemake.input.items()))
     write_text(snakemake.output[0], card(snakemake.params.recipe, facts))

@@ -4,7 +4,6 @@ input.results     what the page tells of, each file below results/
 input.plans       results/plan/{planned}/{topology}.json, those that were made
 input.scores      scores.json of every evaluation
 input.templates   templates, style and script of the page
-input.code  modules and lock
 output.page   HTML
 output.jobs   jobs.json: see tpulm.report.jobs.account
 output.verdicts  verdicts.json: label, sentence and warning of each: see tpulm.report.verdicts

@@ -44,7 +44,6 @@ ENDED = "returned non-zero exit status 1."
 ROUTINE = ("Missing output files", "Input files updated by another job", "Rules with")  # reasons of jobs not stale
 MISSING = re.compile(r"No rule to produce (.+?) \(if you use input functions")  # in a MissingRuleException
 PROTECTED = re.compile(r"^Write-protected output files.*?affected files:\s+(\S+)", re.MULTILINE | re.DOTALL)
-UPDATED = "Updated input files: "
 PARAMS = re.compile(r"(Params have changed since last execution): .*?(?=; Software environment|\Z)", re.DOTALL)
 
 
@@ -195,10 +194,36 @@ def reasons(reason: str) -> list[str]:
     return [part for part in parts if not part.startswith(ROUTINE[1])] or parts
 
 
-def updated(reason: str) -> list[str]:
-    """Return the input files that the reason of a job calls updated."""
-    listed = next((part for part in reason.split("; ") if part.startswith(UPDATED)), UPDATED)
-    return [name for name in listed.removeprefix(UPDATED).split(", ") if name]
+# Metadata, for tools/keep_results.py.
+
+
+def differences_of_metadata(workflow: Any, job: Any) -> tuple[set[str], set[str]] | None:
+    """Return the params and the inputs of a job that are only in its metadata, or only in the workflow, each as text.
+
+    None where the job is going to run for any other reason.
+    """
+    reason, persistence = workflow.dag.reason(job), workflow.persistence
+    if {*reason.get_names()} - {"params have changed since last execution",
+                                "set of input files has changed since last execution"}:  # fmt: skip
+        return None
+    inputs: set[str] = set()
+    for file in job.output:
+        inputs ^= {*persistence.input(file)} ^ {*map(str, persistence._input(job))}
+    change = reason.params_changed
+    return ({*change.only_old, *change.only_new} if change else set()), inputs
+
+
+def renew_metadata(workflow: Any, jobs: Iterable) -> None:
+    """Write params and inputs of jobs into the metadata of their outputs, and find out again what is going to run."""
+    persistence, dag = workflow.persistence, workflow.dag
+    for job in jobs:
+        for file in job.output:
+            record = persistence.metadata(file)
+            record.params, record.input = persistence._params(job), persistence._input(job)
+            persistence._write_record(persistence._get_key(file), record)
+    for job in dag.jobs:
+        dag.reason(job).clear()
+    workflow.async_run(dag.update_needrun())
 
 
 def stale(parts: Iterable[str]) -> str:

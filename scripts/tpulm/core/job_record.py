@@ -6,7 +6,6 @@ Secrets of the environment are kept out of it, and of a job's output and logs: s
 import contextlib
 import os
 import platform
-import re
 import resource
 import sys
 import time
@@ -17,16 +16,10 @@ from types import ModuleType
 from typing import Any
 
 from tpulm.core import bucket, ledger, processes
+from tpulm.core.code_digest import SOFTWARE, code_of_param
 from tpulm.core.devices import IN_USE
 from tpulm.core.files import files_of, sha256_of_each
 
-# Software whose version can change a number, if the job has imported it: module, distribution.
-SOFTWARE = {
-    "jax": "jax", "jaxlib": "jaxlib", "libtpu": "libtpu", "keras": "keras", "keras_hub": "keras-hub",
-    "tensorflow": "tensorflow", "tf_keras": "tf-keras", "transformers": "transformers", "tokenizers": "tokenizers",
-    "sentencepiece": "sentencepiece", "numpy": "numpy", "pyarrow": "pyarrow", "datasets": "datasets",
-    "safetensors": "safetensors", "vl_convert": "vl-convert-python",
-}  # fmt: skip
 current: list[Path] = []  # the record of this process' job
 
 
@@ -98,24 +91,6 @@ def accelerators() -> dict[str, int]:
     return dict(Counter(text.partition("\n")[0].partition(":")[2].strip() for text in models))
 
 
-PINNED = re.compile(r"^([\w.-]+)(?:\[[^]]*\])?==([^\s;\\]+)", re.MULTILINE)
-
-
-def pinned(lock: str) -> dict[str, str]:
-    """Return the versions that a lock of `envs` has of the software that computes."""
-    return {name: version for name, version in PINNED.findall(lock) if name in SOFTWARE.values()}
-
-
-def code_of(files: Iterable[str]) -> tuple[str, dict[str, str], dict[str, str]]:
-    """Return the script, the SHA-256 of it and of its modules, and the pinned packages of a job.
-
-    files  of `Paths.code_inputs`: the script, its modules, the lock of its environment
-    """
-    *sources, lock = map(Path, files)
-    names = [f"scripts/{str(path).rpartition('/scripts/')[2].removeprefix('scripts/')}" for path in sources]
-    return names[0], dict(zip(names, sha256_of_each(sources), strict=True)), pinned(lock.read_text(encoding="utf-8"))
-
-
 def read_by(inputs: Iterable[str]) -> dict[str, str | None]:
     """Return the SHA-256 of each file that a job reads, by its name; None of one that it reads in a bucket."""
     found: dict[str, str | None] = {}
@@ -159,11 +134,10 @@ def recorded(log: str, say: Callable[[str], None]) -> Iterator[None]:
     before = ledger.last_attempt(path)
     if before and before["exit"] is None:
         say("the last attempt of this job was killed, or crashed: its record has no end")
-    files = list(map(str, job.input.get("code", [])))
-    script, code, packages = code_of(files) if files else ("", {}, {})
-    start = {"rule": job.rule, "script": script, "wildcards": dict(job.wildcards.items()), "threads": job.threads}
-    start |= {"recipe": job.params.get("recipe"), "code": code, "packages": packages, "host": host()}
-    start["inputs"] = read_by(sorted({*map(str, job.input)} - {*files}))
+    code = code_of_param(job.params["code"])
+    start = {"rule": job.rule, "script": code.script, "wildcards": dict(job.wildcards.items()), "threads": job.threads}
+    start |= {"recipe": job.params.get("recipe"), "code": code.modules, "packages": code.packages, "host": host()}
+    start["inputs"] = read_by(sorted({*map(str, job.input)}))
     ledger.append(path, {"event": "start", "time": time.time()} | start)
     exit_code = 1
     try:

@@ -11,22 +11,18 @@ from pathlib import Path
 import jax
 
 from tpulm.core.accelerators import Topology
+from tpulm.core.code_digest import code_of
 from tpulm.core.devices import cache_folder
-from tpulm.core.files import read_json, sha256, write_json
+from tpulm.core.files import read_json, write_json
 from tpulm.planning.totals import total_work
-from tpulm.workflow.code_inputs import imported
 
 # What is wanted, and what the compiler leaves to a program on this chip.
 EXHAUSTED = re.compile(
     r"(?:HLO temporaries \(|Used )([\d.]+)([KMGT])(?:\) exceeds available HBM \(| of )([\d.]+)([KMGT])"
 )
+# What decides how a compiled program is read.
+READER = "scripts/tpulm/planning/compiled.py"
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-def readers() -> list[Path]:
-    """Return the files that decide how a compiled program is read."""
-    totals = Path(__file__).with_name("totals.py")
-    return [Path(__file__), totals, *sorted(imported(totals, Path(__file__).parents[2]))]
 
 
 def program_sha256(lowered: jax.stages.Lowered) -> str:
@@ -49,7 +45,7 @@ def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: list, atten
     same = program_sha256(lowered)
     places = [list(device.coords) for device in devices]
     words = [version("libtpu"), version("jax"), slice_.compiler_name, same, str(places), str(attended)]
-    words += [sha256(path) for path in readers()]
+    words += [code_of(READER, "plan").param()]
     key = hashlib.sha256(" ".join(words).encode()).hexdigest()
     kept = Path(cache_folder("plans")) / f"{key}.json"
     if not kept.is_file():

@@ -53,5 +53,5 @@ class Segment:
         previous = checkpoint.previous(job.input.previous)
         if checkpoint.stopped_early(outputs, recipe, previous, say):
             sys.exit()
-        snapshots = Snapshots.of(resources, recipe, job.input, say)
+        snapshots = Snapshots.of(resources, job.params, job.input, say)
         return cls(recipe, outputs, previous, snapshots, say, job.log[0], resources)

@@ -35,10 +35,10 @@ DESCRIBING = ("records", "fingerprint", "task", "train", "validation")
 DAMAGES = (OSError, ValueError, KeyError, TypeError)  # of reading a file that is not what was written
 
 
-def key_of(recipe: dict, inputs: Iterable[str]) -> str:
-    """Return the fingerprint of a segment's recipe, and of the files that it depends on; one may be absent."""
+def key_of(recipe: dict, code: str, inputs: Iterable[str]) -> str:
+    """Return the fingerprint of a segment's recipe and code, and of the files that it depends on; one may be absent."""
     digests = [digest_of(path) for path in inputs]
-    return hashlib.sha256(json.dumps([recipe, digests], sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([recipe, code, digests], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def digest_of(path: str) -> str | None:
@@ -116,19 +116,20 @@ class Snapshots:
         self.folder, self.key, self.every = folder, key, every
 
     @classmethod
-    def of(cls, resources: Mapping, recipe: dict, inputs: Any, say: Callable[[str], None]) -> Self:
+    def of(cls, resources: Mapping, params: Any, inputs: Any, say: Callable[[str], None]) -> Self:
         """Return the snapshots of the segment that a job trains, after deleting those that are damaged.
 
         resources  the job's: `snapshots`, their folder, and `snapshot_every`, both optional
-        recipe     the segment's; inputs  the job's: previous, code, and those of DESCRIBING and model
-                   that it has
+        params     the job's: recipe and code
+        inputs     the job's: previous, and those of DESCRIBING and model that it has
 
         Of processes that train together only their parent looks for damage.
         """
         folder = None if TERMINAL in os.environ else resources.get("snapshots")
         described = [inputs.get(name) for name in DESCRIBING]
-        files = [described[0], *list(inputs.previous)[-1:], *described[1:], *(inputs.get("model") or []), *inputs.code]
-        found = cls(folder, key_of(recipe, [str(path) for path in files if path]), resources.get("snapshot_every", 0))
+        files = [described[0], *list(inputs.previous)[-1:], *described[1:], *(inputs.get("model") or [])]
+        key = key_of(params.recipe, params.code, [str(path) for path in files if path])
+        found = cls(folder, key, resources.get("snapshot_every", 0))
         if not processes.is_worker():
             found.delete_damaged(say)
         return found

@@ -5,8 +5,7 @@ place in inputs, outputs and logs. In params and for what the Snakefile itself r
 """
 
 import os
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from tpulm.compat.snakemake_gcs import list_once
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import resolved
-from tpulm.workflow.code_inputs import imported
 
 
 class Paths:
@@ -80,32 +78,8 @@ class Paths:
 
         The path is relative, so that the folder can be moved without making anything stale.
         """
-        return self.marked(os.path.relpath(path))
-
-    def marked(self, relative: str) -> AnnotatedString:
-        """Return such an input of a relative path."""
+        relative = os.path.relpath(path)
         return source_input(relative) if self.stored else local(relative)
-
-    def code_inputs(
-        self, script: str, environment: str | Callable[[Any], str]
-    ) -> Callable[[Any], list[AnnotatedString]]:
-        """Return the input function of a rule's code: its script, modules that this imports, its environment's lock.
-
-        environment  by its name, or what returns it by the wildcards: the backend of a job that has either
-
-        Snakemake itself follows a script's own text only, and the environment only under --sdm. A function, because
-        most rules have no job: to follow the imports of all would take a quarter of each start of Snakemake.
-        """
-
-        @cache
-        def paths(environment: str) -> list[str]:
-            scripts = self.root / "scripts"
-            path = scripts / f"{script}.py"
-            lock = self.root / "envs" / f"{environment}.txt"
-            return [os.path.relpath(file) for file in (path, *sorted(imported(path, scripts, environment)), lock)]
-
-        of = environment if callable(environment) else lambda wildcards: environment
-        return lambda wildcards: list(map(self.marked, paths(of(wildcards))))
 
 
 def local_files(paths: Iterable[str | Path]) -> list[AnnotatedString]:

@@ -1,50 +1,70 @@
 """Why a job runs: the difference between the record of its last run and what the config asks for now."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tpulm.core import job_record, ledger
+from tpulm.core import ledger
+from tpulm.core.code_digest import code_of_param
 from tpulm.core.secrets import redacted_values
 
-PARAMS, INPUTS, FOLLOWS = "Params have changed", "Updated input files", "Input files updated by another job"
+KEEPING = "`python tools/keep_results.py`, with the options of this command, keeps what only its code makes stale."
+PARAMS, FOLLOWS = "Params have changed", "Input files updated by another job"
 
 
-def reasons_of(job: Any, said: Sequence[str], updated: Collection[str]) -> list[str]:
+def reasons_of(job: Any, said: Sequence[str]) -> list[str]:
     """Return the reasons of a job, with old and new values where its record has them.
 
-    job      Snakemake's
-    said     its reasons in Snakemake's words, each with the first file of its list; updated  all updated input files
+    job   Snakemake's
+    said  its reasons in Snakemake's words, each with the first file of its list
     """
-    record = ledger.last_success(ledger.path_of(job.log[0])) if job.log else None
-    if record is None:
-        return list(said)
+    record = last_record(job)
     # A job that follows from another has its params compared by nobody; what is missing is made as it would be anyway.
-    compared = any(part.startswith((PARAMS, FOLLOWS)) for part in said)
+    if record is None or not any(part.startswith((PARAMS, FOLLOWS)) for part in said):
+        return list(said)
     recipe = redacted_values(json.loads(json.dumps(job.params.get("recipe"), default=str)))
-    changes = differences({"": record["recipe"]}, {"": recipe}) if compared else {}
-    code = [str(path) for path in job.input.get("code", [])]
-    others = code_changes(record, tuple(code)) if not {*code}.isdisjoint(updated) else []
-    data = [path for path in updated if path not in code]
-    inputs = [f"{INPUTS}: {data[0]}{', ...' * bool(data[1:])}"] if data else []
-    replaced = (*[PARAMS] * bool(changes), *[INPUTS] * bool(others))
-    kept = [part for part in said if not part.startswith(replaced)] if replaced else list(said)
-    return [*([explain(changes)] if changes else []), *others, *(inputs if others else []), *kept]
+    changes = differences({"": record["recipe"]}, {"": recipe})
+    explained = [*([explain(changes)] if changes else []), *code_changes(record, job.params["code"])]
+    return [*explained, *(part for part in said if not (explained and part.startswith(PARAMS)))]
 
 
-def code_changes(record: Mapping[str, Any], files: tuple[str, ...]) -> list[str]:
-    """Return how packages and modules differ from those of a record; nothing where it has none, as of 0.2.0."""
-    if not record["code"]:
-        return []
-    _, code, packages = code_now(files)
-    versions = explain(differences(record["packages"], packages))
-    modules = [name for name in code if code[name] != record["code"].get(name)]
-    names = ", ".join(modules[:3]) + (", ..." if modules[3:] else "")
-    return [text for text in (versions, f"the code has changed: {names}" if names else "") if text]
+def retraining_notes(jobs: Iterable[Any]) -> list[str]:
+    """Return the lines of a dry run on runs that train again because of their code, and on how to keep them.
+
+    jobs  Snakemake's, those that are going to run
+    """
+    notes: dict[str, str] = {}
+    segments = (job for job in jobs if job.output.get("state"))
+    for job in sorted(segments, key=lambda job: job.params["recipe"]["first"]):
+        record, where = last_record(job), job.resources.run_key
+        if changes := code_changes(record, job.params["code"]) if record else []:
+            first = job.params["recipe"]["first"]
+            notes.setdefault(where, f"note: {where} trains again from step {first}: {'; '.join(changes)}.")
+    return [*sorted(notes.values()), f"note: {KEEPING}"] if notes else []
 
 
-code_now = cache(job_record.code_of)
+def last_record(job: Any) -> Mapping[str, Any] | None:
+    """Return the record of the last run of a job that succeeded; None without one."""
+    return ledger.last_success(ledger.path_of(job.log[0])) if job.log else None
+
+
+def code_changes(record: Mapping[str, Any], param: str) -> list[str]:
+    """Return how packages and modules differ from those of a record.
+
+    param  of the job, see `Code.param`
+    """
+    code = code_of_param(param)
+    if not all(len(digest) == len(next(iter(code.modules.values()))) for digest in record["code"].values()):
+        return ["it was made by a version before 0.3.0, which compared code otherwise"]
+    versions = explain(differences(record["packages"], code.packages))
+    modules = [
+        name.removeprefix("scripts/").removeprefix("tpulm/")
+        for name in sorted(record["code"].keys() | code.modules.keys())
+        if code.modules.get(name) != record["code"].get(name)
+    ]
+    names = ", ".join(modules[:3]) + (f" and {len(modules) - 3} more" if modules[3:] else "")
+    compute = f"{names} compute{'' if modules[1:] else 's'} otherwise" if modules else ""
+    return [text for text in (versions, compute) if text]
 
 
 def differences(before: Mapping, now: Mapping, prefix: str = "") -> dict[str, tuple]:

@@ -27,7 +27,7 @@ from tpulm.core.experiments import find_experiment
 from tpulm.core.job import ERASE, IN_PLACE, MEMORY
 from tpulm.core.processes import STOPPED
 from tpulm.workflow.pace import Job, Pace, kind_of_job
-from tpulm.workflow.reasons import reasons_of
+from tpulm.workflow.reasons import reasons_of, retraining_notes
 
 REFRESH = 0.5  # seconds
 SILENCE = 30  # seconds without a line
@@ -52,6 +52,7 @@ class Terminal(logging.Handler):
         self.failures: dict[str, str] = {}  # what each job that has failed said, by its label
         self.buried = False  # whether another job was told of since
         self.total = self.left = 0
+        self.notes: list[str] = []  # of a dry run
         self.pace = Pace([], 1)
         self.in_place = plain.can_color_tty() and not (settings.dryrun or settings.quiet or "CI" in os.environ)
         self.closed, self.written = threading.Event(), time.time()
@@ -83,7 +84,9 @@ class Terminal(logging.Handler):
         """
         before, self.total, self.left = self.total, record.stats["total"], record.stats["total"]
         if self.dryrun:
-            return record.getMessage() if before else ""
+            if not before:
+                self.notes = retraining_notes(inside.pending_jobs(self.workflow))
+            return "\n".join([*self.notes, record.getMessage()]) if before else ""
         if self.workflow.local_exec and not self.workflow.touch:  # elsewhere, jobs wait in a queue
             jobs = list(inside.ordered_jobs(self.workflow))
             timed = [
@@ -110,7 +113,7 @@ class Terminal(logging.Handler):
         if record.jobid not in self.jobs:
             self.jobs = inside.jobs_by_id(self.workflow)
         job, said = self.jobs.get(record.jobid), inside.reasons(record.reason)
-        return reasons_of(job, said, inside.updated(record.reason)) if job else said
+        return reasons_of(job, said) if job else said
 
     def finished(self, record: Any) -> str:
         """Return the line of a job that has ended."""

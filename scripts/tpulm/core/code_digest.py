@@ -1,0 +1,250 @@
+"""The code that a job computes with: its script, the modules that this imports, the packages that can change a number.
+
+A digest is of a syntax tree, without what cannot change a number: comments, docstrings, annotations, messages of
+errors. It is the same under every Python, whose own `ast.dump` is not.
+"""
+
+import ast
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tpulm.core.files import write_text
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPTS, LOCKS = ROOT / "scripts", ROOT / "envs"
+# Syntax trees take a second to read, which one start of Snakemake does for the following ones.
+CACHE = Path(".snakemake") / "code.json"
+# Modules that no artifact depends on: with stubs in their place, each stage writes the same bytes (a test).
+UNCOUNTED = frozenset(
+    f"tpulm/{module}.py"
+    for module in (
+        "core/code_digest", "core/errors", "core/experiments", "core/folder_lock", "core/job", "core/job_record",
+        "core/ledger", "core/live_metrics", "core/secrets", "training/profiling",
+    )
+)  # fmt: skip
+# Packages whose version can change a number: by their module, their distribution.
+SOFTWARE = {
+    "jax": "jax", "jaxlib": "jaxlib", "libtpu": "libtpu", "keras": "keras", "keras_hub": "keras-hub",
+    "tensorflow": "tensorflow", "tf_keras": "tf-keras", "transformers": "transformers", "tokenizers": "tokenizers",
+    "sentencepiece": "sentencepiece", "numpy": "numpy", "pyarrow": "pyarrow", "datasets": "datasets",
+    "safetensors": "safetensors", "vl_convert": "vl-convert-python", "lm_eval": "lm-eval",
+}  # fmt: skip
+# Packages that compute for another one.
+BELOW = {"jax": ("jaxlib", "libtpu"), "keras_hub": ("keras",), "transformers": ("tokenizers",)}
+OTHER = "other"
+PINNED = re.compile(r"^([\w.-]+)(?:\[[^]]*\])?==([^\s;\\]+)", re.MULTILINE)
+
+
+class Code(NamedTuple):
+    """The code of a job.
+
+    script       path of its script
+    environment  name of its environment, whose lock is envs/NAME.txt
+    modules      digests of the script and of the modules that it imports, by their paths
+    packages     versions that the lock pins, by distribution
+    """
+
+    script: str
+    environment: str
+    modules: dict[str, str]
+    packages: dict[str, str]
+
+    def param(self) -> str:
+        """Return script, environment and a digest of all the code: what Snakemake compares."""
+        everything = json.dumps([self.modules, self.packages], sort_keys=True)
+        return f"{self.script} {self.environment} {hashlib.sha256(everything.encode()).hexdigest()[:16]}"
+
+
+def code_digest(script: str, environment: str | Callable[[Any], str]) -> Callable[[Any], str]:
+    """Return the function of a rule's param `code`, from the wildcards: most rules have no job, and no code to read.
+
+    script       its path below scripts/, without the ending, such as mlm/train_mlm_jax
+    environment  by its name, or a function of the wildcards that returns it: the backend of a job that has either
+    """
+    name_of = environment if callable(environment) else lambda wildcards: environment
+    return lambda wildcards: code_of(f"scripts/{script}.py", name_of(wildcards)).param()
+
+
+@cache
+def code_of(script: str, environment: str) -> Code:
+    """Return the code of a script.
+
+    script       its path, such as scripts/mlm/train_mlm_jax.py
+    environment  by its name; the branches of a script for another backend do not count, see `Computing`
+    """
+    files = imported_files(script.removeprefix("scripts/"), environment)
+    sources = {file: source_of(file, environment) for file in files}
+    names = {name.partition(".")[0] for source in sources.values() for name in source.imports}
+    names |= {below for name in names for below in BELOW.get(name, ())}
+    used = {SOFTWARE[name] for name in names if name in SOFTWARE}
+    packages = {name: version for name, version in pinned(environment).items() if name in used}
+    return Code(script, environment, {f"scripts/{file}": source.digest for file, source in sources.items()}, packages)
+
+
+def code_of_param(param: str) -> Code:
+    """Return the code, as it is now, of the job that has this param."""
+    script, environment, _ = param.split()
+    return code_of(script, environment)
+
+
+@cache
+def pinned(environment: str) -> dict[str, str]:
+    """Return the versions that the lock of an environment pins, by distribution."""
+    return dict(PINNED.findall((LOCKS / f"{environment}.txt").read_text(encoding="utf-8")))
+
+
+def imported_files(file: str, environment: str = "") -> list[str]:
+    """Return a file and the counted modules that it imports, through other modules too; paths below scripts/, sorted.
+
+    Raises KeyError for a file that does not exist.
+    """
+    files: set[str] = set()
+    queue = [file]
+    while queue:
+        file = queue.pop()
+        if file not in files:
+            files.add(file)
+            names = (name.replace(".", "/") + ".py" for name in source_of(file, environment).imports)
+            queue += [name for name in names if name in sources() and name not in UNCOUNTED]
+    return sorted(files)
+
+
+class Source(NamedTuple):
+    """What a file of Python computes, as a digest, and the dotted names of what it imports, members of modules too."""
+
+    digest: str
+    imports: list[str]
+
+
+def source_of(file: str, environment: str) -> Source:
+    """Return a file as it counts in an environment, which is a backend where the file has branches for one."""
+    by_backend = sources()[file]
+    return by_backend.get(environment) or by_backend.get(OTHER if environment else "") or by_backend[""]
+
+
+@cache
+def sources() -> dict[str, dict[str, Source]]:
+    """Return every file below scripts/ by its path: with all branches by "", and where it has some, by their backends.
+
+    OTHER stands for a backend without a branch of its own.
+    """
+    contents = {path.relative_to(SCRIPTS).as_posix(): path.read_bytes() for path in sorted(SCRIPTS.rglob("*.py"))}
+    reader = hashlib.sha256(Path(__file__).read_bytes()).digest()
+    keys = {file: hashlib.sha256(reader + content).hexdigest() for file, content in contents.items()}
+    cached: dict[str, dict] = {}
+    with contextlib.suppress(OSError, ValueError):
+        cached = json.loads(CACHE.read_text(encoding="utf-8"))
+    read = {key: cached.get(key) or read_source(contents[file]) for file, key in keys.items()}
+    if read.keys() != cached.keys():
+        with contextlib.suppress(OSError):
+            write_text(CACHE, json.dumps(read))
+    return {file: {backend: Source(*source) for backend, source in read[key].items()} for file, key in keys.items()}
+
+
+def read_source(content: bytes) -> dict[str, Source]:
+    """Return a file of Python, see `sources`."""
+    tree = ast.parse(content)
+    backends = {*filter(None, map(backend_of_branch, ast.walk(tree)))}
+    backends |= {OTHER} if backends else set()
+    trees = {backend: Computing(backend).visit(ast.parse(content)) for backend in sorted(backends)}
+    trees[""] = Computing("").visit(tree)
+    return {
+        backend: Source(hashlib.sha256(serialized(tree).encode()).hexdigest()[:16], sorted({*imported_names(tree)}))
+        for backend, tree in trees.items()
+    }
+
+
+def imported_names(tree: ast.AST) -> Iterator[str]:
+    """Yield the dotted names that the import statements of a tree name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+            yield str(node.module)
+
+
+def backend_of_branch(node: ast.AST) -> str | None:
+    """Return the backend that `if recipe["backend"] == "jax":` names; None for another statement."""
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Compare):
+        test = node.test
+        if isinstance(test.ops[0], ast.Eq) and ast.unparse(test.left) == "recipe['backend']":
+            return ast.literal_eval(test.comparators[0])
+    return None
+
+
+class Computing(ast.NodeTransformer):
+    """Drops what cannot change a number, and the branches of `backend_of_branch` that another backend takes."""
+
+    def __init__(self, backend: str):
+        """Take the name of the backend, or "" to keep all branches."""
+        self.backend = backend
+
+    def drop_docstrings(self, node: ast.AST) -> ast.AST:
+        """Drop strings that are statements, and the type that a function returns."""
+        node.body = [line for line in node.body if not is_string(line)]  # type: ignore[attr-defined]
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.returns = None
+        return self.generic_visit(node)
+
+    visit_Module = visit_ClassDef = visit_FunctionDef = visit_AsyncFunctionDef = drop_docstrings
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        """Drop the type of an argument."""
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        """Drop the type of a variable; fields of dataclasses keep their names and order."""
+        node.annotation = ast.Constant(None)
+        return self.generic_visit(node)
+
+    def visit_Raise(self, node: ast.Raise) -> ast.Raise:
+        """Drop the message and the cause of an error."""
+        return ast.Raise(node.exc.func if isinstance(node.exc, ast.Call) else node.exc)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        """Drop the empty strings that some versions of Python put between the parts of an f-string."""
+        node.values = [value for value in node.values if getattr(value, "value", None) != ""]
+        return self.generic_visit(node)
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        """Drop the message."""
+        node.msg = None
+        return self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.AST]:
+        """Drop what only type checkers read, and what another backend runs."""
+        self.generic_visit(node)
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return list(node.orelse)
+        if self.backend and (branch := backend_of_branch(node)):
+            return list(node.body if branch == self.backend else node.orelse)
+        return node
+
+
+def is_string(statement: ast.stmt) -> bool:
+    """Return whether a statement is a string, such as a docstring."""
+    return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
+
+
+def serialized(node: object) -> str:
+    """Return a syntax tree as text, without empty fields, which differ between versions of Python."""
+    if isinstance(node, list):
+        return f"[{','.join(map(serialized, node))}]"
+    if isinstance(node, ast.Constant):
+        return f"{type(node.value).__name__} {ascii(node.value)}"
+    if not isinstance(node, ast.AST):
+        return ascii(node)
+    fields = (
+        f"{name}={serialized(value)}"
+        for name, value in ast.iter_fields(node)
+        if not isinstance(value, ast.expr_context) and value is not None and value != []
+    )
+    return f"{type(node).__name__}({','.join(fields)})"
