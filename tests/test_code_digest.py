@@ -34,12 +34,14 @@ EQUAL = [
     ('"""A step."""', '"""One step of training."""'), ('    """Return it scaled."""\n', ""), ("# A comment.", ""),
     ("# A comment.\n", "# A comment (more).\n\n\n"), ("size: int", "size: Annotated[int, 'bytes']"),
     ("value: float, by: float = 2.0) -> float", "value, by=2.0)"), ("is negative", "is below zero"),
-    (" from None", ""), (', "nothing"', ""), ("    import jax\n", "    import jax, keras\n"), ("by: float", 'by: "float"'),
+    (" from None", ""), (', "nothing"', ""), ("    import jax\n", "    import jax, keras\n"),
+    ("by: float", 'by: "float"'),
 ]  # fmt: skip
 DIFFERENT = [
     ("1e-4", "2e-4"), ("value * by", "value + by"), ("2.0", "2"), ("size: int", "count: int"),
     ("    size: int\n    rate: float = RATE", "    rate: float = RATE\n    size: int = 0"), ("ValueError", "KeyError"),
-    ("value < 0", "value <= 0"), ('b"\\xff"', 'b"\\xfe"'), ("{8}", "{9}"), ("@dataclass\n", "@dataclass(frozen=True)\n"),
+    ("value < 0", "value <= 0"), ('b"\\xff"', 'b"\\xfe"'), ("{8}", "{9}"),
+    ("@dataclass\n", "@dataclass(frozen=True)\n"),
 ]  # fmt: skip
 
 
@@ -68,6 +70,7 @@ if recipe['backend'] == 'jax':
 else:
     from tpulm.room import on_tensorflow
 """
+LOCK = "idna==3.11\njax==0.10.2\njaxlib==0.10.2\nkeras==3.15.1\ntensorflow==2.21.0\n"
 MODULES = {
     "a": "import os\nfrom tpulm.room.b import x\n",
     "b": "def f():\n    from tpulm.room import (  # several :)\n        c as d,  # one\n        e,\n    )\n",

@@ -323,7 +323,7 @@ for step in range(1, 11):
     profile.at(step, y.block_until_ready, said.append)
 profile.end(10, said.append)
 on_tpu = called("%fusion.3 = bf16[8,128]{1,0} fusion(%a)", "jit(step)/jvp(gelu)/mul:")
-print("RESULT" + json.dumps([said, profile.found, on_tpu]))
+print("RESULT" + json.dumps([said, profile.summary, on_tpu]))
 """
 
 

@@ -1,4 +1,4 @@
-"""LoRA weights in the form that keras-hub reads, by themselves or merged into a model.
+"""Save the LoRA variables of a run for keras-hub: as an adapter, or merged into a float32 model.
 
 Needs tpulm.training.runtime.start first.
 """
@@ -19,21 +19,20 @@ from tpulm.specs.training_step import ModelSpec
 
 
 def save_adapters(spec: ModelSpec, arrays: Mapping[str, np.ndarray], weights: str | Path, config: str | Path) -> None:
-    """Write LoRA variables for Backbone.load_lora_weights, and the arguments of Backbone.enable_lora before that.
+    """Write LoRA variables as `Backbone.load_lora_weights` reads them, and the arguments of `Backbone.enable_lora`.
 
-    spec     of the run; the adapter is for the base model as it is published, whatever type its weights had
-    arrays   by Keras path, what is added unscaled: Keras's file has no place for alpha
-    weights  .lora.h5, HDF5; config  JSON: rank, target_layer_names
+    spec     model of the run; the adapter fits the published base model, whatever type its weights had
+    arrays   by Keras path; A @ B is added unscaled, because Keras's file cannot hold alpha
+    weights  path of the .lora.h5, HDF5; config  path of the JSON: rank, target_layer_names
 
-    The base model has no values here: only the places of its layers are asked for. Raises UserError where the arrays
-    belong to another model.
+    Raises UserError if the arrays belong to another model.
     """
     arguments = read_json(Path(spec.preset) / "config.json")["config"]
     built = replace(spec, base_precision=None, source=as_built(backbone_class(spec.preset), arguments))
-    model = build_abstract_model(built, distribute(built))
+    model = build_abstract_model(built, distribute(built))  # only the paths of its layers are needed
     check_arrays(model.trainable_variables, arrays, str(weights))
     for layer in leaves(model.backbone):
-        if getattr(layer, "lora_enabled", False):  # in place of variables, which have no values here
+        if getattr(layer, "lora_enabled", False):  # arrays replace the variables, which have no values
             layer.lora_kernel_a, layer.lora_kernel_b = (arrays[f"{layer.path}/lora_kernel_{part}"] for part in "ab")
     adapted = {path.split("/")[-2] for path in arrays}
     names = [name for name in layers_of(spec.targets) if name in adapted]
@@ -45,11 +44,11 @@ def save_adapters(spec: ModelSpec, arrays: Mapping[str, np.ndarray], weights: st
 
 
 def merged(spec: ModelSpec, best: str) -> keras.Model:
-    """Return the model of a finished run with LoRA as one without: float32, the same function.
+    """Return the float32 model of a finished LoRA run, the adapter merged into its kernels.
 
-    spec  of a run on a preset; best  safetensors file of its LoRA variables
+    spec  model of a run on a preset; best  safetensors file of its LoRA variables
 
-    Raises UserError where that belongs to another model.
+    Raises UserError if `best` belongs to another model.
     """
     tuned, _ = open_model(spec, best)
     keras.distribution.set_distribution(None)
@@ -61,7 +60,7 @@ def merged(spec: ModelSpec, best: str) -> keras.Model:
 
 
 def wide_value(layer: keras.Layer, name: str) -> np.ndarray:
-    """Return a variable of a layer in float32: int8 multiplied out, and what LoRA adds to a kernel added."""
+    """Return a variable of a layer in float32: int8 dequantized, and to a kernel the product of LoRA added."""
     values = {variable.name: np.asarray(variable.value).astype(np.float32) for variable in layer.variables}
     value, scale = values[name], values.get(f"{name}_scale")
     if scale is not None:

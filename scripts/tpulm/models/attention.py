@@ -1,10 +1,10 @@
-"""The implementation of a model's attention: which one its devices, its sizes and the config allow, and its use.
+"""Choose the implementation of a model's attention (plain, splash or cudnn), and apply it.
 
 plain   what keras-hub does: scores of all pairs of tokens, in memory
 splash  on a TPU from v4 on; cudnn  on an NVIDIA GPU: FlashAttention (Dao et al. 2022), softmax in float32, a block of
         keys at a time, in one kernel, whose scores never leave the chip
 
-Trainer and plan both ask here, so that what trains is what was planned. Needs tpulm.training.runtime.start first.
+Trainer and plan both choose here, so that a run trains as planned. Needs tpulm.training.runtime.start first.
 """
 
 import re
@@ -27,7 +27,7 @@ from tpulm.models.sharding import Sharded
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of attention, and how a model uses it.
+    """A fused attention kernel.
 
     name       splash or cudnn
     packed     whether records hold several documents
@@ -52,7 +52,7 @@ class Kernel:
         window: int | None = None,
         soft_cap: float | None = None,
     ) -> jax.Array:
-        """Return attention within segments: [records, tokens, heads, head_dim].
+        """Return the attention within segments, [records, tokens, heads, head_dim].
 
         query       [records, tokens, heads, head_dim], scaled
         key, value  [records, tokens, key-value heads, head_dim]; the heads are a multiple of them
@@ -76,9 +76,9 @@ def attend(
     kernel: Kernel | None,
     window: int | None = None,
 ) -> jax.Array:
-    """Return attention within documents, in both directions: [records, tokens, heads, head_dim].
+    """Return bidirectional attention within documents, [records, tokens, heads, head_dim].
 
-    Arguments as for a kernel, the query not scaled. Plain attention where there is none, or none for this length.
+    Arguments are those of `Kernel.__call__`, the query unscaled. Attention is plain without a kernel for this length.
     """
     scale = query.shape[-1] ** -0.5
     if kernel is not None and kernel.fits(query.shape[1]):
@@ -88,7 +88,7 @@ def attend(
 
 
 def length_error(name: str, length: int) -> str | None:
-    """Return why a kernel does not take sequences of so many tokens; None where it does."""
+    """Return why a kernel does not take sequences of `length` tokens, None if it does."""
     if name == "splash" and block_size(length) is None:
         return f"splash attention takes a multiple of 128 tokens, not {length}"
     if name == "cudnn" and length % 2:
@@ -106,7 +106,7 @@ def splash(
     soft_cap: float | None,
     interpret: bool,
 ) -> jax.Array:
-    """Return attention by JAX's splash kernels, of what one device has; arguments as for `Kernel`."""
+    """Return the attention of one device's arrays by JAX's splash kernels; arguments as for `Kernel`."""
     length, heads = query.shape[1:3]
     size, at_once = block_size(length), gradients_at_once(length)
     blocks = splash_attention_kernel.BlockSizes(
@@ -132,7 +132,7 @@ def splash(
 
 
 def mask_of(length: int, causal: bool, window: int | None) -> splash_attention_mask.Mask:
-    """Return which pairs of tokens the kernel looks at, segments aside: blocks without any are skipped."""
+    """Return the mask of token pairs, segments aside; the kernel skips blocks that are all masked."""
     shape = (length, length)
     if not causal:
         if window is None or window >= length - 1:
@@ -152,10 +152,10 @@ def cudnn(
     window: int | None,
     packed: bool,
 ) -> jax.Array:
-    """Return attention by cuDNN's kernel, of what one device has; arguments as for `Kernel`.
+    """Return the attention of one device's arrays by cuDNN's kernel; arguments as for `Kernel`.
 
-    It reads documents as a bias of pairs, two bytes each and the same for all heads. A causal model without them needs
-    none: padding comes last, where no token looks.
+    The kernel reads documents as a bias of token pairs, two bytes each, the same for all heads. A causal model without
+    packing needs none, because its padding comes last.
     """
     mask, local = None, None
     if causal and not packed:
@@ -168,9 +168,9 @@ def cudnn(
 
 
 def on_mesh(function: Callable, query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array) -> jax.Array:
-    """Return `function` of these arrays, each device with its records and heads: XLA cannot divide a kernel.
+    """Return `function` of the arrays, mapped over the devices by records and heads: XLA cannot shard a kernel.
 
-    Heads that the axis `model` does not divide are on all of its devices.
+    Heads whose number the axis `model` does not divide are replicated over it.
     """
     distribution = keras.distribution.distribution()
     if distribution is None or distribution.device_mesh.backend_mesh.size == 1:
@@ -184,19 +184,19 @@ def on_mesh(function: Callable, query: jax.Array, key: jax.Array, value: jax.Arr
         groups = heads
     of_query, of_key = PartitionSpec(batch, None, heads, None), PartitionSpec(batch, None, groups, None)
     specs = (of_query, of_key, of_key, PartitionSpec(batch, None))
-    # A kernel says nothing of the axes that its outputs vary over: not to be checked.
+    # A kernel does not declare the axes that its outputs vary over, so check_vma would fail.
     return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=of_query, check_vma=False)(
         query, key, value, segments
     )
 
 
-FIRST_TPU = 4  # the compiler refuses the kernel's bfloat16 multiplication for those before
-FIRST_GPU = (8, 0)  # compute capability of Ampere, and of Hopper
+FIRST_TPU = 4  # for older ones, the compiler refuses the kernel's bfloat16 multiplication
+FIRST_GPU = (8, 0)  # compute capability of Ampere
 HOPPER = (9, 0)
 
 
 class Attention(NamedTuple):
-    """Which implementation a model has, and why not a kernel where it is plain."""
+    """The implementation of a model's attention; `reason` says why it is plain."""
 
     implementation: str
     reason: str | None = None
@@ -206,7 +206,7 @@ class Attention(NamedTuple):
 
     @property
     def note(self) -> dict:
-        """The same for a checkpoint's state and metrics; nothing where no kernel could be, on a CPU."""
+        """The entry in a checkpoint's state and metrics; empty on a CPU, which has no kernel."""
         return {} if self == ON_CPU else {"attention": self._asdict()}
 
 
@@ -214,12 +214,12 @@ ON_CPU = Attention("plain", "there is no kernel for a CPU")
 
 
 class Needs(NamedTuple):
-    """What a model's attention asks of a kernel.
+    """The requirements of a model's attention on a kernel.
 
-    dtype     of its arithmetic
+    dtype     of the arithmetic
     dropout   of the attention probabilities, which no kernel has
     soft_cap  of the scores, or None
-    obstacle  why no kernel does for this model; None where one may
+    obstacle  why this model can have no kernel, None if it may have one
     """
 
     dtype: str = "float32"
@@ -249,10 +249,10 @@ def needs_of(model: keras.Model) -> Needs:
 
 
 def choose(device: Any, needs: Needs, determinism: str, length: int | None = None) -> Attention:
-    """Return the implementation for a device, as JAX or a topology description has them.
+    """Return the attention implementation for a device of JAX or of a topology description.
 
     determinism  of the config: bytes or steps
-    length       tokens of a sequence, if they are known
+    length       tokens of a sequence, None if unknown
     """
     if device.platform == "cpu":
         return ON_CPU
@@ -268,13 +268,13 @@ def choose(device: Any, needs: Needs, determinism: str, length: int | None = Non
 
 
 def tpu_error(device: Any) -> str | None:
-    """Return why splash attention cannot be on this TPU; None where it can."""
+    """Return why this TPU cannot run splash attention, None if it can."""
     version = re.search(r"\d+", device.device_kind)
     return f"splash attention needs TPU v{FIRST_TPU}" if version and int(version[0]) < FIRST_TPU else None
 
 
 def gpu_error(device: Any, needs: Needs, determinism: str) -> str | None:
-    """Return why cuDNN's attention cannot be on this GPU; None where it can."""
+    """Return why this GPU cannot run cuDNN's attention for a model, None if it can."""
     if determinism != "steps":
         return "cuDNN's attention adds up gradients in any order; determinism: steps allows it"
     if needs.dtype != "bfloat16":
@@ -292,16 +292,15 @@ def gpu_error(device: Any, needs: Needs, determinism: str) -> str | None:
 
 
 def attention_of(model: keras.Model, distribution: Sharded, determinism: str, length: int | None = None) -> Attention:
-    """Return the implementation of a model on its mesh, see `choose`."""
+    """Return the attention implementation of a model on its mesh, see `choose`."""
     device = distribution.device_mesh.backend_mesh.devices.ravel()[0]
     return choose(device, needs_of(model), determinism, length)
 
 
 def fuse(model: keras.Model, kernel: Kernel) -> None:
-    """Let a model's attention be a kernel, wherever the length of the sequences fits it, but for cached generation.
+    """Make a model attend by a kernel, except at lengths that it does not take and in cached generation.
 
-    In place of a mask of pairs, the attention then reads segment ids: `padding_mask` as it stands. With ones and zeros
-    there, the tokens are one document and the padding another.
+    The attention then reads `padding_mask` as segment ids: with ones and zeros, tokens and padding are two documents.
     """
     if hasattr(model.backbone, "use_kernel"):
         model.backbone.use_kernel(kernel)

@@ -1,4 +1,4 @@
-"""What the kernels of splash attention cost, which no compiler counts: FLOPs and bytes by the shapes of a call.
+"""Count FLOPs and bytes of the splash attention kernels, which no compiler counts, by the shapes of a call.
 
 Imports neither JAX nor Keras.
 """
@@ -6,12 +6,12 @@ Imports neither JAX nor Keras.
 import math
 import re
 
-BLOCKS = (512, 256, 128)  # tokens of a block, the largest that divides a sequence is taken
+BLOCKS = (512, 256, 128)  # tokens of a block; the largest that divides the sequence length is used
 LANES, SUBLANES = 128, 8  # of a TPU's vectors
-# Matrix multiplications of a pair of blocks: scores and values; again scores, and gradients of those. By what the
-# kernel's name says of it: forward, gradients of queries, gradients of keys and values; all gradients at once.
+# Matrix multiplications per pair of blocks, by kind of kernel: forward, gradients of queries, gradients of keys and
+# values, all gradients at once. Each backward kernel computes the scores again.
 MULTIPLICATIONS = {"fwd": 2, "dq": 3, "dkv": 4, "all": 5}
-# Numbers of float32 that a kernel stores or reads of each token and head: forward, the logsumexp, once for each lane;
+# float32 numbers that a kernel stores or reads per token and head: forward, the logsumexp, once for each lane;
 # backward, that and the product of outputs and their gradients.
 PER_TOKEN = {"fwd": LANES, "dq": 2, "dkv": 2 * SUBLANES, "all": 2 * SUBLANES}
 SCOPE = re.compile(r"attention_(full|causal)(?:_window_(\d+))?")
@@ -19,23 +19,23 @@ KERNEL = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)")
 
 
 def block_size(length: int) -> int | None:
-    """Return how many tokens a block of the kernel has; None for a length that is no multiple of one."""
+    """Return the tokens of a block of the kernel, None if no block size divides `length`."""
     return next((size for size in BLOCKS if length % size == 0), None)
 
 
 def gradients_at_once(length: int) -> bool:
-    """Return whether one kernel computes all gradients: with several blocks, it would keep those of queries of each."""
+    """Return whether one kernel computes all gradients: for one block, or it would keep query gradients of each."""
     return block_size(length) == length
 
 
 def scope_of(causal: bool, window: int | None) -> str:
-    """Return the name of the scope around a call: it reaches the names of the compiled instructions."""
+    """Return the name of the scope around a call, which the names of the compiled instructions contain."""
     kind = "causal" if causal else "full"
     return f"attention_{kind}" if window is None else f"attention_{kind}_window_{window}"
 
 
 def block_pairs(length: int, causal: bool, window: int | None) -> int:
-    """Return how many pairs of blocks of a head the kernel works on: those in which some token sees another."""
+    """Return the number of block pairs that the kernel computes per head: those in which some token sees another."""
     size = block_size(length) or length
     blocks = length // size
     if not causal:
@@ -47,7 +47,7 @@ def block_pairs(length: int, causal: bool, window: int | None) -> int:
 
 
 def call_cost(kind: str, query: tuple, key: tuple, itemsize: int, causal: bool, window: int | None) -> tuple:
-    """Return FLOPs and bytes of HBM that a call of a kernel takes on a device, both of them float.
+    """Return the FLOPs and the HBM bytes of a kernel's call on one device, both float.
 
     kind        fwd, dq or dkv, see MULTIPLICATIONS; dkv is all where `gradients_at_once`
     query, key  shapes on the device, [records, heads, tokens, head_dim]
@@ -63,20 +63,20 @@ def call_cost(kind: str, query: tuple, key: tuple, itemsize: int, causal: bool, 
     if kind == "dkv" and gradients_at_once(length):
         kind = "all"
     flops = 2 * MULTIPLICATIONS[kind] * pairs * size * size * width
-    ours, theirs = (math.prod(shape[:3]) * width * itemsize for shape in (query, key))
+    query_bytes, key_bytes = (math.prod(shape[:3]) * width * itemsize for shape in (query, key))
     per_token = 4 * PER_TOKEN[kind] * records * heads * length
     streamed = 2 * pairs * size * width * itemsize  # two blocks for each pair
     moved = {
-        "fwd": streamed + 2 * ours + per_token,  # queries and outputs
-        "dq": streamed + 3 * ours + per_token,  # queries, gradients of outputs, gradients of queries
-        "dkv": streamed + 4 * theirs + per_token,  # keys, values and their gradients
-        "all": streamed + 4 * theirs + ours + per_token,  # those, and gradients of queries
+        "fwd": streamed + 2 * query_bytes + per_token,  # queries and outputs
+        "dq": streamed + 3 * query_bytes + per_token,  # queries, gradients of outputs, gradients of queries
+        "dkv": streamed + 4 * key_bytes + per_token,  # keys, values and their gradients
+        "all": streamed + 4 * key_bytes + query_bytes + per_token,  # those, and gradients of queries
     }[kind]
     return float(flops), float(moved)
 
 
 def cost_of_instruction(op_name: str, query: tuple, key: tuple, itemsize: int) -> tuple | None:
-    """Return `call_cost` of a compiled instruction by its op_name in the program; None for any other instruction.
+    """Return the `call_cost` of a compiled instruction by its op_name, None if it is no splash kernel.
 
     query, key  the shapes of its first two operands of four dimensions
     """

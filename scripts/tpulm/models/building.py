@@ -1,4 +1,4 @@
-"""Build the model of a run on its mesh: with values to run it, without values (abstract) for a plan.
+"""Build the model of a run on its mesh: with values to run it, or without values (abstract) for a plan.
 
 Needs tpulm.training.runtime.start first.
 """
@@ -36,11 +36,11 @@ from tpulm.specs.training_step import CausalArchitecture, MaskedArchitecture, Mo
 
 
 def open_model(spec: ModelSpec, best: str | None = None) -> tuple[keras.Model, sharding.Sharded]:
-    """Return the model of a run and how it is sharded over JAX's devices, see `distribute` and `build_model`.
+    """Return the model of a run and its sharding over JAX's devices, see `distribute` and `build_model`.
 
-    best   safetensors file of the trainable variables of a checkpoint, to be loaded over the model's own
+    best   safetensors file of a checkpoint's trainable variables, which replace the model's own
 
-    Raises UserError as they do, and when `best` belongs to another model.
+    Raises UserError as they do, and if `best` belongs to another model.
     """
     distribution = distribute(spec)
     model = build_model(spec, distribution)
@@ -50,11 +50,11 @@ def open_model(spec: ModelSpec, best: str | None = None) -> tuple[keras.Model, s
 
 
 def distribute(spec: ModelSpec, devices: list | None = None) -> sharding.Sharded:
-    """Make devices the mesh of a run, and let every variable made from now on follow its layout map.
+    """Make devices the mesh of a run and return its sharding, which every variable made from now on follows.
 
-    devices   JAX's, all that there are by default; those of a topology description will do, too
+    devices   all of JAX's by default, or those of a topology description
 
-    Raises UserError when the mesh does not fit the devices, or the model has no layout map for it.
+    Raises UserError if the mesh does not fit the devices, or the model has no layout map for it.
     """
     source = spec.source
     family = backbone_class(source.name) if isinstance(source, Preset) else family_of(source)
@@ -62,9 +62,9 @@ def distribute(spec: ModelSpec, devices: list | None = None) -> sharding.Sharded
 
 
 def build_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
-    """Return the model of a run, its trainable variables settled; the weights are the preset's, or drawn by its seed.
+    """Return the model of a run, its trainable variables set, with the preset's weights or weights drawn by the seed.
 
-    Raises UserError when a variable is not sharded as the layout map says.
+    Raises UserError if a variable is not sharded as the layout map says.
     """
     keras.utils.set_random_seed(spec.seed)
     source = spec.source
@@ -81,7 +81,7 @@ def build_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
 
 
 def load(preset: str, spec: ModelSpec) -> keras.Model:
-    """Return the model of a preset folder, of the types that its run gives it."""
+    """Return the model of a preset folder in the dtypes of its run."""
     policy = policy_of(spec)
     if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
         return load_int8(preset, policy)
@@ -91,14 +91,13 @@ def load(preset: str, spec: ModelSpec) -> keras.Model:
 def build_abstract_model(
     spec: ModelSpec, distribution: sharding.Sharded, finish: Callable[[keras.Model], keras.Model] = lambda model: model
 ) -> keras.Model:
-    """Return the same model with shapes, dtypes and shardings, but no values: one of any size takes no memory.
+    """Return the model of `build_model` with shapes, dtypes and shardings but no values, which take no memory.
 
     spec     of a model that is built, not loaded from a preset
-    finish   makes another model of it
-
-    Variables that are made inside `StatelessScope(initialize_variables=False)` have no value.
+    finish   returns another model made from it, such as one with a classification head
     """
     keras.utils.set_random_seed(spec.seed)
+    # Variables that are made inside this scope have no values.
     with keras.StatelessScope(initialize_variables=False):
         model = construct(spec.architecture, policy_of(spec))
         prepare(model, spec, distribution)
@@ -112,7 +111,7 @@ def build_abstract_model(
 def prepare(model: keras.Model, spec: ModelSpec, distribution: sharding.Sharded) -> None:
     """Set the trainable variables, dropout, document masking and attention kernel of a model.
 
-    Raises UserError for a family whose documents cannot be told apart.
+    Raises UserError for a family that cannot separate documents, if the run needs it.
     """
     prepare_tuning(model, spec)
     draw_masks_once(model)
@@ -125,7 +124,7 @@ def prepare(model: keras.Model, spec: ModelSpec, distribution: sharding.Sharded)
 
 
 def family_of(architecture: MaskedArchitecture | CausalArchitecture) -> type:
-    """Return the class of the backbone that is to be built."""
+    """Return the backbone class of an architecture."""
     if isinstance(architecture, MaskedArchitecture):
         return MODULES[architecture.name].backbone_class()
     return getattr(keras_hub.models, architecture.family)
@@ -134,11 +133,11 @@ def family_of(architecture: MaskedArchitecture | CausalArchitecture) -> type:
 def construct(
     architecture: MaskedArchitecture | CausalArchitecture, policy: keras.dtype_policies.DTypePolicy | None = None
 ) -> keras.Model:
-    """Return the model of an architecture, its weights as Keras draws them; a causal one has no preprocessor.
+    """Return the model of an architecture with Keras's initial weights; a causal model has no preprocessor.
 
     policy  dtype policy of a causal model; the run's by default
 
-    Raises UserError for a class that keras-hub has no causal language model of.
+    Raises UserError for a class without a causal language model in keras-hub.
     """
     if isinstance(architecture, MaskedArchitecture):
         build = MODULES[architecture.name].build
@@ -151,13 +150,13 @@ def construct(
 
 
 def as_built(family: type, arguments: Mapping[str, Any]) -> CausalArchitecture:
-    """Return the architecture of a backbone's class with the arguments of its config.json."""
+    """Return the architecture of a backbone class with the arguments in its config.json."""
     sizes = {key: value for key, value in arguments.items() if key not in ("name", "trainable", "dtype")}
     return CausalArchitecture(family.__name__, sizes, sizes.pop("vocabulary_size"))
 
 
 def open_trained(recipe: Mapping[str, Any], weights: str, vocabulary: Path, size: int) -> keras.Model:
-    """Return a base model that is trained here, with its preprocessor.
+    """Return a base model that this workflow has trained, with its preprocessor.
 
     recipe   of its training: model, sequence_length
     weights  safetensors file of its variables; vocabulary, size  its vocabulary, see `make_preprocessor`

@@ -26,13 +26,13 @@ from tpulm.specs.causal_families import FAMILIES, TARGETS, layers_of
 from tpulm.specs.training_step import ModelSpec
 from tpulm.tokenization.byte_level import cut_words, vocabulary_and_merges
 
-EPOCH = "1970-01-01@00:00:00"  # in place of the clock, in the metadata of presets
+EPOCH = "1970-01-01@00:00:00"  # replaces the date of saving in the metadata of presets
 
 
 def task_of(family: type) -> type:
-    """Return keras-hub's class of the causal language models with a backbone of class `family`. Raises UserError."""
+    """Return keras-hub's causal language model class for a backbone class. Raises UserError if there is none."""
     tasks = [keras_hub.models.CausalLM]
-    for task in tasks:  # which grows: Llama 3's is a subclass of Llama's
+    for task in tasks:  # grows in the loop: Llama 3's is a subclass of Llama's
         if task.backbone_cls is family:
             return task
         tasks += task.__subclasses__()
@@ -41,7 +41,7 @@ def task_of(family: type) -> type:
 
 @skip_initialization()
 def rebuilt(model: keras.Model, dtype: keras.dtype_policies.DTypePolicy) -> keras.Model:
-    """Return another model of the same sizes and preprocessor, of another dtype with weights that mean nothing yet."""
+    """Return a model of the same sizes and preprocessor in another dtype, its weights not initialized."""
     config = model.backbone.get_config() | {"dtype": dtype}
     backbone = type(model.backbone).from_config(config)
     return plain_attention(type(model)(backbone=backbone, preprocessor=model.preprocessor, compile=False))
@@ -57,7 +57,7 @@ def make_preprocessor(architecture: str, vocabulary: Path, sequence_length: int)
     if family.byte_level and vocabulary.suffix == ".json":
         name = family.byte_level.tokenizer
         ids, merges = vocabulary_and_merges(vocabulary)
-        special = {"unsplittable_tokens": family.byte_level.special}  # by itself, Llama 3's has a set of them
+        special = {"unsplittable_tokens": family.byte_level.special}  # Llama 3's own are a set, in any order
         tokenizer = cut_words(getattr(keras_hub.models, name)(vocabulary=ids, merges=merges, **special))
     else:
         name = family.tokenizer
@@ -68,11 +68,10 @@ def make_preprocessor(architecture: str, vocabulary: Path, sequence_length: int)
 
 
 def draw_causal_weights(backbone: keras.Model, seed: int) -> None:
-    """Draw embeddings and kernels anew: normal, variance 1/inputs, 1/(2 layers) of that into the residual.
+    """Draw embeddings and kernels by `seed`: normal, variance 1/inputs, and 1/(2 layers) of that into the residual.
 
-    keras-hub makes query, key, value and output from one initializer: the same numbers in all four. It draws
-    embeddings with variance 1/vocabulary; with 1/hidden, the model's input has variance 1, and pieces
-    that the text lacks stay far enough apart to be told from each other by tuning.
+    keras-hub draws the same numbers for query, key, value and output, and embeddings with variance 1/vocabulary. With
+    1/hidden, the model's input has variance 1, and finetuning can separate tokens that the training text lacks.
     The damping of the residual branches is that of GPT-2 (Radford et al. 2019).
     """
     into_residual = ("attention_output", "ffw_linear", "feedforward_output_dense")
@@ -87,35 +86,35 @@ def draw_causal_weights(backbone: keras.Model, seed: int) -> None:
 
 
 def backbone_class(preset: str | Path) -> type:
-    """Return the class of a preset folder's backbone. Raises UserError for one that is no language model."""
+    """Return the backbone class of a preset folder. Raises UserError for one that keras-hub does not have."""
     name = read_json(Path(preset) / "config.json").get("registered_name", "")
-    found = keras.saving.get_registered_object(name)
-    if found is None:
+    family = keras.saving.get_registered_object(name)
+    if family is None:
         raise UserError(f"{preset}/config.json names the model {name or '(none)'}, which keras-hub does not have.")
-    return found
+    return family
 
 
 @skip_initialization()
 def load_preset(preset: str | Path, dtype: keras.dtype_policies.DTypePolicy | None = None) -> keras.Model:
-    """Return the causal language model of a preset folder, with its preprocessor; of the run's dtype by default."""
-    given: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
+    """Return the causal language model of a preset folder, with its preprocessor; in the run's dtype by default."""
+    arguments: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
     file = Path(preset) / "preprocessor.json"
-    described: dict[str, Any] = read_json(file) if file.is_file() else {"class_name": None}
-    if described["class_name"] != "Gemma3CausalLMPreprocessor":
-        model = keras_hub.models.CausalLM.from_preset(str(preset), **given)
+    preprocessor: dict[str, Any] = read_json(file) if file.is_file() else {"class_name": None}
+    if preprocessor["class_name"] != "Gemma3CausalLMPreprocessor":
+        model = keras_hub.models.CausalLM.from_preset(str(preset), **arguments)
         if model.preprocessor is not None:
             cut_words(model.preprocessor.tokenizer)
         return plain_attention(model)
     # Gemma 3's, which also takes images, needs TensorFlow; for text it does what Gemma's does.
-    model = keras_hub.models.CausalLM.from_preset(str(preset), preprocessor=None, **given)
+    model = keras_hub.models.CausalLM.from_preset(str(preset), preprocessor=None, **arguments)
     tokenizer = keras_hub.tokenizers.Tokenizer.from_preset(str(preset))
-    length = described["config"]["sequence_length"]
+    length = preprocessor["config"]["sequence_length"]
     model.preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=length)
     return plain_attention(model)
 
 
 def load_on_host(preset: str | Path) -> keras.Model:
-    """Return the model of a preset folder in the host's memory, its weights of the type in which they are stored."""
+    """Return the model of a preset folder in host memory, its weights in the dtype in which they are stored."""
     stored = read_json(Path(preset) / "config.json")["config"].get("dtype", "float32")
     dtype = keras.DTypePolicy(keras.dtype_policies.get(stored).variable_dtype)
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
@@ -123,10 +122,10 @@ def load_on_host(preset: str | Path) -> keras.Model:
 
 
 def prepare_tuning(model: keras.Model, spec: ModelSpec) -> None:
-    """Make the variables that a run tunes the trainable ones: with method lora those of LoRA only, else all.
+    """Set the trainable variables of a run: those of LoRA with method lora, else all.
 
-    LoRA's matrices are float32; `draw_adapter` draws A, B is zero. They add alpha / rank times A @ B.
-    Raises UserError for a target that the model has no layer of.
+    LoRA's matrices are float32; `draw_adapter` draws A, and B is zero. They add alpha / rank times A @ B.
+    Raises UserError for a target without a layer in the model.
     """
     if spec.only_lora:
         adapt(model, spec)
@@ -135,7 +134,7 @@ def prepare_tuning(model: keras.Model, spec: ModelSpec) -> None:
 
 
 def draw_adapter(model: keras.Model, seed: int) -> None:
-    """Draw LoRA's matrices A by `seed` only, uniformly, with the limits of He et al. (2015) as Keras does."""
+    """Draw LoRA's matrices A by `seed`, uniformly within the limits of He et al. (2015), as Keras does."""
     adapters = (variable for variable in model.trainable_variables if variable.path.endswith("lora_kernel_a"))
     for index, variable in enumerate(adapters):
         limit = np.float32((6 / math.prod(variable.shape[:-1])) ** 0.5)
@@ -143,7 +142,7 @@ def draw_adapter(model: keras.Model, seed: int) -> None:
 
 
 def adapt(model: keras.Model, spec: ModelSpec) -> None:
-    """Give the layers that a run's targets stand for LoRA's matrices. Raises UserError where there is no such layer."""
+    """Enable LoRA on the layers of a run's targets. Raises UserError for a target without a layer in the model."""
     layers = flat_layers(model.backbone, include_self=False)
     for target in spec.targets:
         if not any(layer.name in TARGETS[target] and hasattr(layer, "enable_lora") for layer in layers):
@@ -162,8 +161,8 @@ def adapt(model: keras.Model, spec: ModelSpec) -> None:
 def with_adapter(layer: keras.layers.Dense | keras.layers.EinsumDense, inputs: jax.Array, **_: object) -> jax.Array:
     """Return the outputs of a layer with LoRA, A and B applied to its inputs (Hu et al. 2021, equation 3).
 
-    Keras adds A @ B to the kernel instead. In bfloat16 that rounds away what is small beside a weight, and each step
-    computes the gradient of the whole kernel.
+    Keras adds A @ B to the kernel instead. In bfloat16 that rounds away what is small compared with a weight, and each
+    step computes the gradient of the whole kernel.
     """
     first, second = (keras.ops.cast(part, layer.compute_dtype) for part in (layer.lora_kernel_a, layer.lora_kernel_b))
     if isinstance(layer, keras.layers.EinsumDense):
@@ -178,24 +177,21 @@ def with_adapter(layer: keras.layers.Dense | keras.layers.EinsumDense, inputs: j
 
 
 def assign(variables: list, arrays: Mapping[str, np.ndarray], source: str) -> None:
-    """Give variables the values that a file named `source` holds for them.
-
-    Raises UserError when names or shapes do not match.
-    """
+    """Assign to variables the arrays of their paths. Raises UserError as `check_arrays` does."""
     check_arrays(variables, arrays, source)
     for variable in variables:
         variable.assign(arrays[variable.path].reshape(variable.shape))
 
 
 def check_arrays(variables: list, arrays: Mapping[str, np.ndarray], source: str) -> None:
-    """Check that a file named `source` has the variables: see `assign`."""
+    """Raise UserError, naming the file `source`, for a variable without an array of its path and shape."""
     for variable in variables:
         array, shape = arrays.get(variable.path), tuple(variable.shape)
         scalar = array is not None and shape == () and array.size == 1  # tpulm.training.checkpoint saves it as [1]
         if array is None or not (scalar or array.shape == shape):
-            found = "nothing" if array is None else f"shape {array.shape}"
+            content = "nothing" if array is None else f"shape {array.shape}"
             raise UserError(
-                f"{source} holds {found} for the variable {variable.path} of shape {shape}; it belongs to another "
+                f"{source} holds {content} for the variable {variable.path} of shape {shape}; it belongs to another "
                 "model; delete it and run again."
             )
 
@@ -207,9 +203,9 @@ def count(variables: list) -> int:
 
 @contextlib.contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `path` and move it there when the block ends without an error.
+    """Yield a temporary folder next to `path`, and move it to `path` when the block ends without an error.
 
-    The folder before is deleted only when the new one is there; a crash between leaves it beside `path`.
+    The previous folder is deleted only after that; a crash in between leaves it next to `path`.
     """
     path = Path(path)
     partial, before = (path.with_name(f".{path.name}.{word}") for word in ("partial", "before"))
@@ -236,23 +232,22 @@ def save_preset(model: keras.Model, path: str | Path) -> None:
 
 
 def normalise_metadata(preset: Path) -> None:
-    """Take the clock out of a preset's metadata."""
+    """Replace the date of saving in a preset's metadata."""
     path = preset / "metadata.json"
     if path.is_file():
         write_json(path, read_json(path) | {"date_saved": EPOCH})
 
 
-# The layers whose weights int8 stands for: all matrices.
+# Layers whose weights are int8: all matrices.
 QUANTISED = [*layers_of(tuple(TARGETS)), "token_embedding"]
-# Only the weights: the default of Keras rounds activations, too.
+# Keras's default quantizes activations, too.
 WEIGHTS_ONLY = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
 
 
 class StorageDtypePolicy(keras.dtype_policies.DTypePolicy):
-    """Variables of one type, arithmetic in another; Keras itself has only float32 variables for other arithmetic."""
+    """A dtype policy with any types of variables and arithmetic; Keras mixes only with float32 variables."""
 
     def __init__(self, variables: str, arithmetic: str):
-        """Both are types such as bfloat16."""
         super().__init__(arithmetic)
         self.variables = variables
 
@@ -269,12 +264,12 @@ class StorageDtypePolicy(keras.dtype_policies.DTypePolicy):
 
     @property
     def name(self) -> str:
-        """What Keras calls the policy."""
+        """The name of the policy in Keras."""
         return f"{self.compute_dtype}_on_{self.variables}"
 
 
 def policy_of(spec: ModelSpec) -> keras.dtype_policies.DTypePolicy | None:
-    """Return the dtype policy of a model whose base has a precision of its own; None where the run's holds for all."""
+    """Return the dtype policy of a model with a base_precision, None if the run's policy holds for all layers."""
     run = keras.DTypePolicy(spec.precision)
     if spec.base_precision == "int8":
         names = "|".join(QUANTISED)
@@ -286,7 +281,7 @@ def policy_of(spec: ModelSpec) -> keras.dtype_policies.DTypePolicy | None:
 
 
 def without_activations(model: keras.Model) -> keras.Model:
-    """Let the int8 layers of a model round only their weights. Returns the model."""
+    """Make the int8 layers of a model quantize only their weights; return the model."""
     for layer in flat_layers(model):
         if layer.quantization_mode == "int8":
             round_weights_only(layer)
@@ -294,9 +289,9 @@ def without_activations(model: keras.Model) -> keras.Model:
 
 
 def load_int8(preset: str | Path, policy: keras.dtype_policies.DTypePolicyMap) -> keras.Model:
-    """Return the model of a preset with int8 weights on its mesh, and one scale for each of a matrix' outputs.
+    """Return the model of a preset on its mesh with int8 weights, and one scale per output of a matrix.
 
-    The weights are read and quantised on the host: the devices never hold them in a wider type.
+    The weights are read and quantized on the host, so the devices never hold them in a wider type.
     """
     distribution = keras.distribution.distribution()
     keras.distribution.set_distribution(None)
@@ -313,7 +308,7 @@ def load_int8(preset: str | Path, policy: keras.dtype_policies.DTypePolicyMap) -
 
 
 def leaves(model: keras.Model) -> Iterator[keras.Layer]:
-    """Yield the layers of a model that have variables of their own and no layers."""
+    """Yield the layers of a model that have variables and no sublayers."""
     for layer in flat_layers(model, include_self=False):
         if layer.variables and len(flat_layers(layer)) == 1:
             yield layer

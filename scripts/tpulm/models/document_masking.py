@@ -1,4 +1,4 @@
-"""Several documents in a record that do not see each other: each is attended to by itself only, its positions from 0.
+"""Mask the documents of a record from each other: attention within each, positions from 0 in each.
 
 The input `padding_mask` of such a model holds segment ids: 0 for padding, 1, 2, ... for the documents of a record, in
 order. With ones and zeros, it means what it always does. Needs tpulm.training.runtime.start first.
@@ -15,12 +15,7 @@ from tpulm.core.errors import UserError
 
 
 def separate_documents(model: keras.Model, where: str) -> None:
-    """Let a model read segment ids in place of the padding mask.
-
-    where  the config key of the run, which the error names
-
-    Raises UserError for a family that this is not implemented for.
-    """
+    """Make a model read its padding mask as segment ids. Raises UserError, naming the run `where`, if it cannot."""
     backbone = model.backbone
     if isinstance(backbone, keras_hub.GEMMAS):
         for block in backbone.transformer_layers:
@@ -36,7 +31,7 @@ def separate_documents(model: keras.Model, where: str) -> None:
 def same_document(segments: Any) -> Any:
     """Return which pairs of tokens belong to one document: bool [records, tokens, tokens].
 
-    segments  int32 [records, tokens]. Padding is a document of its own: an attention over nothing would have no value
+    segments  int32 [records, tokens]. Padding is a document, since attention over nothing is not defined
     """
     return ops.equal(segments[:, :, None], segments[:, None, :])
 
@@ -57,8 +52,7 @@ def visible(segments: Any, window: int | None) -> Any:
 def places_in(mask: Any) -> Any:
     """Return the position of each token in its document, int32 [records, tokens].
 
-    mask  [records, tokens, tokens], causal and within a document: how many tokens of it there are up to this one; or
-          segment ids [records, tokens, 1]
+    mask  [records, tokens, tokens], causal and within a document; or segment ids [records, tokens, 1]
     """
     if mask.shape[-1] == 1:
         return places(mask[:, :, 0])
@@ -66,7 +60,7 @@ def places_in(mask: Any) -> Any:
 
 
 def places(segments: Any) -> Any:
-    """Return the position of each token in its document, int32 [records, tokens], of segment ids of that shape."""
+    """Return the position of each token in its document, int32 [records, tokens], for segment ids of that shape."""
     index = ops.broadcast_to(ops.arange(segments.shape[1], dtype="int32"), segments.shape)
     begins = ops.not_equal(segments[:, 1:], segments[:, :-1])
     first = ops.pad(ops.where(begins, index[:, 1:], 0), ((0, 0), (1, 0)))

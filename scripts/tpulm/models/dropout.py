@@ -12,14 +12,14 @@ import keras
 from tpulm.compat.keras import flat_layers, replace_call
 
 LEVELS = 2**16  # a rate is rounded to a multiple of 1 / LEVELS
-DRAWS = 4  # that one block of the hash is enough for
+DRAWS = 4  # per block of the hash
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 def hashed(key: jax.Array, first: jax.Array, second: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the two words of Threefry-2x32 (Salmon et al. 2011, 20 rounds) of blocks of two words, all uint32.
 
-    key  [2]. The same as JAX's, whose loop over the rounds takes five times as long on a CPU.
+    key  [2]. The words equal those of JAX, whose loop over the rounds takes five times as long on a CPU.
     """
     keys = [key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA)]
     first, second = first + keys[0], second + keys[1]
@@ -32,9 +32,9 @@ def hashed(key: jax.Array, first: jax.Array, second: jax.Array) -> tuple[jax.Arr
 
 
 def kept(key: jax.Array, shape: tuple[int, ...], dropped: int) -> jax.Array:
-    """Return which elements dropout keeps, bool of this shape; of LEVELS, `dropped` are dropped on average.
+    """Return which elements dropout keeps, bool of `shape`; it drops `dropped` / LEVELS of them on average.
 
-    key  uint32 [2]. A pure function of it and of the element's place, whatever the devices.
+    key  uint32 [2]. An element depends only on the key and on its index, whatever the devices.
     """
     if shape[-1] % DRAWS:
         whole = -(-shape[-1] // DRAWS) * DRAWS
@@ -50,14 +50,14 @@ def kept(key: jax.Array, shape: tuple[int, ...], dropped: int) -> jax.Array:
 
 
 class Dropout(keras.layers.Dropout):
-    """Keras's dropout, of other random numbers, with the mask as an array of its own.
+    """Keras's dropout with other random numbers, and with the mask as an array of its own.
 
     Otherwise the TPU compiler draws the mask again inside each matrix multiplication that reads it, also those of the
     backward pass, and takes minutes for one layer of RoBERTa. The array costs a byte per element of the inputs.
     """
 
     def call(self, inputs: jax.Array, training: bool = False) -> jax.Array:
-        """Return the inputs while not training; else some elements zero, and the others divided by what is kept."""
+        """Return the inputs; in training, some elements are zero and the others divided by the share that is kept."""
         return dropped(self, inputs, training)
 
 
@@ -71,7 +71,7 @@ def dropped(layer: keras.layers.Dropout, inputs: jax.Array, training: bool = Fal
 
 
 def draw_masks_once(model: keras.Model) -> None:
-    """Let the layers of Keras's own dropout in a model, such as keras-hub's, do what `Dropout` does."""
+    """Make Keras's own dropout layers in a model, such as keras-hub's, do what `Dropout` does."""
     for layer in flat_layers(model):
         if type(layer) is keras.layers.Dropout and layer.noise_shape is None:
             function = partial(dropped, layer)

@@ -1,4 +1,4 @@
-"""The FLOPs that a training step needs at the least, for the model FLOPs utilization (MFU).
+"""Compute the minimum FLOPs of a training step, for the model FLOPs utilization (MFU).
 
 Needs tpulm.training.runtime.start first.
 """
@@ -18,27 +18,26 @@ class Built(Protocol):
 
     @property
     def step(self) -> TrainingStep:
-        """What it computes."""
+        """The training step."""
 
     @property
     def model(self) -> keras.Model:
-        """With its trainable variables settled."""
+        """The model, its trainable variables set."""
 
 
 def seconds_at_peak(run: Built) -> float | None:
-    """Return the least seconds of a step on these devices, at their published bfloat16 peak; None for a CPU."""
+    """Return the minimum seconds of a step at the devices' published bfloat16 peak, None without one."""
     device = jax.devices()[0]
     peak = peak_flops(device.device_kind) if device.platform != "cpu" else None
     return model_flops_of(run) / (peak * jax.device_count()) if peak else None
 
 
 def model_flops_of(run: Built) -> float:
-    """Return the FLOPs that a step needs at the least (Chowdhery et al. 2022, appendix B).
+    """Return the minimum FLOPs of a step (Chowdhery et al. 2022, appendix B).
 
     Two per weight of a matrix and token, and 4 x width x length / 2 per token and layer for attention over what
     lies before (all of it in a masked model, or what its local attention sees); the same again for gradients of
-    activations, and for gradients of weights where they are trained. A head and its logits only where the model
-    predicts.
+    activations, and for gradients of trained weights. The head counts only at predicted tokens.
     """
     step, backbone = run.step, run.model.backbone
     length = step.sequence_length

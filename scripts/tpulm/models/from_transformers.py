@@ -1,7 +1,7 @@
-"""Causal models in folders of transformers, as models of keras-hub.
+"""Load causal models from folders of transformers into keras-hub.
 
 keras-hub 0.32 reads the config and the tokenizers of publishers. Weights are read here: its converter of Mistral rounds
-them to float16, and none notices a tensor that it has no place for. Its Llama 3 takes another epsilon of normalization
+them to float16, and none notices a tensor that it does not load. Its Llama 3 takes another epsilon of normalization
 than the config says, no scaling of positions from a folder of transformers 5, and only tokenizers with merges.
 
 Needs tpulm.training.runtime.start first.
@@ -31,23 +31,23 @@ from tpulm.specs.causal_families import FAMILIES
 
 VOCABULARY = "tokenizer.model"
 LENGTH = 1024  # tokens, the default of keras-hub's preprocessors
-# Tensors that hold nothing that was trained.
+# Tensors that are computed, not trained.
 BUFFERS = ("rotary_emb.inv_freq",)
 
 
 @skip_initialization()
 def load_transformers(folder: Path, where: str) -> keras.Model:
-    """Return the causal model of a folder of transformers, with its preprocessor; of the run's dtype.
+    """Return the causal model of a folder of transformers, with its preprocessor; in the run's dtype.
 
-    where  the config key of the folder. Raises UserError, naming it, where the weights are not those of the config, and
-           where a byte-level vocabulary is not that of keras-hub's class.
+    where  the config key of the folder. Raises UserError, naming it, if the weights do not fit the config, or the rules
+           of a byte-level tokenizer are not those of keras-hub's class.
     """
     config = read_json(folder / "config.json")
-    with folder_with_config(folder, as_keras_hub_reads_it(config)) as place:
+    with folder_with_config(folder, as_keras_hub_reads_it(config)) as path:
         epsilon = {"layer_norm_epsilon": config["rms_norm_eps"]} if "rms_norm_eps" in config else {}
-        backbone = keras_hub.models.Backbone.from_preset(place, load_weights=False, **epsilon)
+        backbone = keras_hub.models.Backbone.from_preset(path, load_weights=False, **epsilon)
         task = task_of(type(backbone))
-        preprocessor = preprocessor_of(task, backbone, place)
+        preprocessor = preprocessor_of(task, backbone, path)
         rules = PUBLISHED.get(type(preprocessor.tokenizer).__name__)
         if rules is not None and rules_of(read_json(folder / "tokenizer.json")) is not rules:
             raise UserError(
@@ -55,39 +55,38 @@ def load_transformers(folder: Path, where: str) -> keras.Model:
                 f"normalizes it otherwise; allowed for this architecture: the rules of {rules.name}, or SentencePiece."
             )
         if not read_weights(backbone, folder, f"{where} is {folder}"):
-            # Of a family whose names are not known here.
-            backbone = keras_hub.models.Backbone.from_preset(place, **epsilon)
+            # The names of this family's tensors are unknown here, so keras-hub reads them.
+            backbone = keras_hub.models.Backbone.from_preset(path, **epsilon)
         return plain_attention(task(backbone=backbone, preprocessor=preprocessor))
 
 
 def as_keras_hub_reads_it(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config of transformers, of version 4 or 5, in the terms of keras-hub's converters."""
-    found = dict(config)
+    """Return a config of transformers 4 or 5 with the keys that keras-hub's converters read."""
+    converted = dict(config)
     positions = config.get("rope_parameters") or {}
     if positions.get("rope_type", "default") != "default" and not config.get("rope_scaling"):
-        found["rope_scaling"] = positions
+        converted["rope_scaling"] = positions
     if config.get("model_type") == "llama" and config.get("attention_bias"):
-        # keras-hub's Llama has no biases. One with them is a Qwen 2, but for that of the output, which is to be 0.
-        found |= {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": None}
-    return found
+        # keras-hub's Llama has no biases. One with biases is a Qwen 2, if the bias of the output is 0.
+        converted |= {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": None}
+    return converted
 
 
 @contextlib.contextmanager
 def folder_with_config(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a folder with the files of another one, and this config in it."""
-    with tempfile.TemporaryDirectory() as place:
-        for path in folder.iterdir():
-            if path.name != "config.json":
-                Path(place, path.name).symlink_to(path.resolve())
-        Path(place, "config.json").write_text(json.dumps(config), encoding="utf-8")
-        yield place
+    """Yield the path of a temporary folder with the files of `folder`, but `config` as config.json."""
+    with tempfile.TemporaryDirectory() as path:
+        for file in folder.iterdir():
+            if file.name != "config.json":
+                Path(path, file.name).symlink_to(file.resolve())
+        Path(path, "config.json").write_text(json.dumps(config), encoding="utf-8")
+        yield path
 
 
-def read_weights(backbone: keras.Model, folder: Path, given: str) -> bool:
-    """Assign the weights of a folder to a backbone, exactly; return False where it has layers of other names.
+def read_weights(backbone: keras.Model, folder: Path, subject: str) -> bool:
+    """Assign the weights of a folder to a backbone, unrounded; return False if the names of its layers are unknown.
 
-    given  opens the sentences. Raises UserError for a tensor of another shape, and for one that the backbone has no
-    place for
+    subject  begins the errors. Raises UserError for a tensor of another shape, or without a variable in the backbone
     """
     paths = [weight.path for weight in backbone.weights]
     post_norms = any(path.endswith("post_attention_norm/scale") for path in paths)
@@ -100,24 +99,24 @@ def read_weights(backbone: keras.Model, folder: Path, given: str) -> bool:
         return False
     tied = "lm_head.weight" not in names
     for name in sorted(set(files) - set(names)):
-        nothing = name.endswith("o_proj.bias") and not read_tensor(files[name], name).any()
-        if not (name.endswith(BUFFERS) or nothing or (tied and name == "lm_head.weight")):
+        zero_bias = name.endswith("o_proj.bias") and not read_tensor(files[name], name).any()
+        if not (name.endswith(BUFFERS) or zero_bias or (tied and name == "lm_head.weight")):
             raise UserError(
-                f"{given}, whose weights have {name}, which a {type(backbone).__name__} does not have; allowed: "
+                f"{subject}, whose weights have {name}, which a {type(backbone).__name__} does not have; allowed: "
                 "Gemma, Llama, Mistral and Qwen models with the architecture of transformers."
             )
     for weight, name in zip(backbone.weights, names, strict=True):
         array = read_tensor(files[name], name)
         if array.size != math.prod(weight.shape):
             raise UserError(
-                f"{given}, whose {name} has the shape {list(array.shape)}, which does not match its config."
+                f"{subject}, whose {name} has the shape {list(array.shape)}, which does not match its config."
             )
         weight.assign(from_matrix(weight.path, array, weight.shape))
     return True
 
 
 def preprocessor_of(task: Any, backbone: keras.Model, folder: str) -> keras.layers.Layer:
-    """Return the preprocessor of a folder: by its SentencePiece vocabulary, where it has one, else by keras-hub."""
+    """Return the preprocessor of a folder, made from its SentencePiece vocabulary if it has one, else by keras-hub."""
     kind = type(backbone).__name__
     family = next((name for name, family in FAMILIES.items() if family.backbone == kind), None)
     if family and Path(folder, VOCABULARY).is_file():

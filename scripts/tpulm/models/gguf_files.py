@@ -1,7 +1,7 @@
-"""Causal models as GGUF files, which llama.cpp reads: from the folders that transformers loads.
+"""Convert causal models in folders of transformers to GGUF files, which llama.cpp reads.
 
-Names, keys and types are those of llama.cpp's own package, gguf. What a model's weights and settings become is as in
-the converter of llama.cpp, convert_hf_to_gguf.py, which is no package.
+Names, keys and types are those of llama.cpp's own package, gguf. Weights and settings are converted as by llama.cpp's
+convert_hf_to_gguf.py, which is no package.
 """
 
 import math
@@ -43,9 +43,9 @@ LARGEST = float(np.finfo(np.float16).max)
 def write_gguf(folder: Path, path: Path, kind: str) -> None:
     """Write a causal model of transformers as a GGUF file.
 
-    folder  as rule export_transformers writes it; kind  of the matrices: f16 or q8_0. The rest is float32
+    folder  as rule export_transformers writes it; kind  type of the matrices: f16 or q8_0. The rest is float32
 
-    A tensor is in memory at a time. Raises UserError for a model that llama.cpp would compute or read otherwise.
+    One tensor is in memory at a time. Raises UserError for a model that llama.cpp would compute or read differently.
     """
     config = read_json(folder / "config.json")
     refuse_others(folder, config)
@@ -63,24 +63,24 @@ def write_gguf(folder: Path, path: Path, kind: str) -> None:
         types = {name: type_of(shape, kind) for name, shape in shapes.items()}
         for name, shape in shapes.items():
             nbytes = math.prod(quants.quant_shape_to_byte_shape(shape, types[name]))
-            own = names.get_name(name, try_suffixes=(".weight", ".bias"))
-            if own is None:
+            gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+            if gguf_name is None:
                 raise UserError(f"{folder} has the tensor {name}, which llama.cpp does not know.")
-            writer.add_tensor_info(own, shape, np.dtype(np.float32), nbytes, types[name])
+            writer.add_tensor_info(gguf_name, shape, np.dtype(np.float32), nbytes, types[name])
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         for name, file in files.items():
             array = converted(name, read_tensor(file, name).astype(np.float32, copy=False), config)
-            most = np.abs(array).max()
-            if most > LARGEST:
-                raise UserError(f"{folder}: {name} has a weight of {most:g}, above float16's {LARGEST:g}.")
+            largest = np.abs(array).max()
+            if largest > LARGEST:
+                raise UserError(f"{folder}: {name} has a weight of {largest:g}, above float16's {LARGEST:g}.")
             writer.write_tensor_data(quants.quantize(array, types[name]))
         writer.close()
 
 
 def refuse_others(folder: Path, config: Mapping[str, Any]) -> None:
-    """Raise UserError for a model that llama.cpp would compute or read otherwise."""
+    """Raise UserError for a model that llama.cpp would compute or read differently."""
     if not (folder / "tokenizer.model").is_file() and rules_of(read_json(folder / "tokenizer.json")) is None:
         raise UserError(
             f"{folder} has no tokenizer.model, and tokenizer.json cuts text into words by a rule of its own; allowed: "
@@ -89,7 +89,7 @@ def refuse_others(folder: Path, config: Mapping[str, Any]) -> None:
     kind = config["model_type"]
     if kind not in ARCHITECTURES:
         raise UserError(f"{folder} is of the type {kind}; allowed: {', '.join(ARCHITECTURES)}.")
-    allowed: dict[str, Any] = {}  # settings that are not written
+    allowed: dict[str, Any] = {}  # values of settings that a file does not say
     if kind in ("gemma2", "gemma3_text"):  # llama.cpp takes the scale of attention from the number of layers
         largest = config["num_hidden_layers"] == {"gemma2": 46, "gemma3_text": 62}[kind]
         by_head = config["hidden_size"] // config["num_attention_heads"] if largest else config["head_dim"]
@@ -99,15 +99,15 @@ def refuse_others(folder: Path, config: Mapping[str, Any]) -> None:
     if kind == "gemma3_text":
         allowed["attn_logit_softcapping"] = None
     allowed["rope_scaling"] = "linear"
-    found = {**config, "rope_scaling": config.get("rope_scaling", {}).get("rope_type", "linear")}
+    settings = {**config, "rope_scaling": config.get("rope_scaling", {}).get("rope_type", "linear")}
     for key, value in allowed.items():
-        if found[key] != value:
-            has = f"{folder} has {key} {found[key]}"
+        if settings[key] != value:
+            has = f"{folder} has {key} {settings[key]}"
             raise UserError(f"{has}, which a GGUF file of a {kind} cannot say; allowed: {value}.")
 
 
 def add_sizes(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
-    """Add the sizes and settings of a model, of its config.json."""
+    """Add the sizes and settings in config.json."""
     window, context = config.get("sliding_window"), config["max_position_embeddings"]
     if window is not None and "layer_types" in config:
         writer.add_sliding_window(window)
@@ -138,7 +138,7 @@ def add_sizes(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
 
 
 def add_vocabulary(writer: gguf.GGUFWriter, folder: Path, config: Mapping[str, Any]) -> None:
-    """Add the pieces of a vocabulary, its special tokens, and the chat template."""
+    """Add the tokens of a vocabulary, its special tokens, and the chat template."""
     if (folder / "tokenizer.model").is_file():
         add_sentencepiece(writer, (folder / "tokenizer.model").read_bytes(), config["vocab_size"])
     else:
@@ -150,7 +150,7 @@ def add_vocabulary(writer: gguf.GGUFWriter, folder: Path, config: Mapping[str, A
     writer.add_add_bos_token(config["bos_token_id"] is not None)
     writer.add_add_eos_token(False)
     ends = read_json(folder / "generation_config.json")["eos_token_id"]
-    if isinstance(ends, list):  # what ends an answer, if not the text
+    if isinstance(ends, list):  # the last one ends a response
         writer.add_eot_token_id(ends[-1])
     template = folder / "chat_template.jinja"
     if template.is_file():
@@ -158,17 +158,15 @@ def add_vocabulary(writer: gguf.GGUFWriter, folder: Path, config: Mapping[str, A
 
 
 def add_sentencepiece(writer: gguf.GGUFWriter, serialized: bytes, size: int) -> None:
-    """Add the pieces of a SentencePiece vocabulary, and that size where embeddings have more rows than it has pieces.
-
-    llama.cpp merges pieces as SentencePiece does, by their scores.
-    """
+    """Add the pieces of a SentencePiece vocabulary, and unused ones up to `size`, the rows of the embeddings."""
     proto = sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore[attr-defined]
     pieces = [(piece.piece, piece.score, piece.type) for piece in proto.pieces]
     pieces += [(UNUSED_PIECE.format(i), -1e4, UNUSED) for i in range(len(pieces), size)]
-    own = gguf.TokenType.USER_DEFINED  # llama.cpp looks for these in the text as it is
+    user = gguf.TokenType.USER_DEFINED  # llama.cpp looks for these in the text as it is
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
-    writer.add_token_list([piece.replace("\u2581", " ") if type_ == own else piece for piece, _, type_ in pieces])
+    writer.add_token_list([piece.replace("\u2581", " ") if type_ == user else piece for piece, _, type_ in pieces])
+    # llama.cpp merges pieces as SentencePiece does, by their scores.
     writer.add_token_scores([score for _, score, _ in pieces])
     writer.add_token_types([type_ for *_, type_ in pieces])
     writer.add_unk_token_id(next(i for i, piece in enumerate(pieces) if piece[2] == gguf.TokenType.UNKNOWN))
@@ -176,21 +174,21 @@ def add_sentencepiece(writer: gguf.GGUFWriter, serialized: bytes, size: int) -> 
 
 
 def add_byte_level(writer: gguf.GGUFWriter, tokenizer: Mapping[str, Any], size: int) -> None:
-    """Add the pieces and merges of a vocabulary of byte-level BPE, of its tokenizer.json; size  see above."""
+    """Add the tokens and merges of a byte-level tokenizer.json, and unused tokens up to `size`, see above."""
     rules = rules_of(tokenizer)
     assert rules is not None  # others are refused
     special = {token["id"]: token["content"] for token in tokenizer["added_tokens"]}
-    pieces = {i: piece for piece, i in tokenizer["model"]["vocab"].items()} | special
-    types = [UNUSED if i not in pieces else CONTROL if i in special else NORMAL for i in range(size)]
+    tokens = {i: token for token, i in tokenizer["model"]["vocab"].items()} | special
+    types = [UNUSED if i not in tokens else CONTROL if i in special else NORMAL for i in range(size)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(rules.gguf)
-    writer.add_token_list([pieces.get(i, UNUSED_PIECE.format(i)) for i in range(size)])
+    writer.add_token_list([tokens.get(i, UNUSED_PIECE.format(i)) for i in range(size)])
     writer.add_token_types(types)
     writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
 
 
 def type_of(shape: list[int], kind: str) -> Type:
-    """Return the type of a tensor in the file: rows that are no multiple of a block of q8_0 are f16."""
+    """Return the type of a tensor in the file; rows that are no multiple of a block of q8_0 are f16."""
     if len(shape) == 1:
         return Type.F32
     block, _ = gguf.GGML_QUANT_SIZES[MATRICES[kind]]
@@ -198,7 +196,7 @@ def type_of(shape: list[int], kind: str) -> Type:
 
 
 def converted(name: str, array: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
-    """Return a weight as llama.cpp has it: Gemma's norms with the 1 that is added, heads that are rotated by pairs."""
+    """Return a weight in the layout of llama.cpp: Gemma's norms plus 1, and heads reordered for rotation by pairs."""
     if config["model_type"].startswith("gemma") and name.endswith("norm.weight"):
         return array + 1
     heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])

@@ -1,7 +1,7 @@
-"""Folders of transformers with masked language models: loaded of version 4 or 5, saved for both.
+"""Read masked language models from folders of transformers 4 or 5, and save them for both.
 
-What is kept of one is a folder as runs export it, see MODEL_FILES of tpulm.specs.artifacts. Neither PyTorch nor
-TensorFlow is imported.
+A saved folder has the files of an export, see MODEL_FILES of tpulm.specs.artifacts. The module imports neither PyTorch
+nor TensorFlow.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ from tpulm.specs.masked_sizes import config_recipe, sizes_of
 def pytorch_arrays(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return a TensorFlow model's variables under PyTorch's names and in its layout (matrices transposed).
 
-    Raises UserError where two variables have one name.
+    Raises UserError if two variables have one name.
     """
     arrays = {}
     for name, array in weights.items():
@@ -58,18 +58,18 @@ BIASES = {
 }
 
 
-def locate(name: str, revision: str | None, given: str) -> Path:
-    """Return a local folder with the files of a model; see `hub.fetch`. No pickle is downloaded."""
-    folder = hub.fetch(name, revision, given, [*hub.TOKENIZER, "*.safetensors"])
-    return folder if any(folder.glob("*.safetensors")) else hub.fetch(name, revision, given, [*hub.TOKENIZER, HDF5])
+def locate(name: str, revision: str | None, subject: str) -> Path:
+    """Return a local folder with the files of a model, without pickles; arguments as for `hub.fetch`."""
+    folder = hub.fetch(name, revision, subject, [*hub.TOKENIZER, "*.safetensors"])
+    return folder if any(folder.glob("*.safetensors")) else hub.fetch(name, revision, subject, [*hub.TOKENIZER, HDF5])
 
 
 def read_config(folder: Path, where: str, backend: str) -> PretrainedConfig:
-    """Return the transformers config of a folder. Raises UserError, naming `where`, for what cannot be opened here."""
+    """Return the transformers config of a folder. Raises UserError, naming `where`, if it cannot be opened."""
     check_folder(folder, f"{where} is {folder}")
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # whatever a class of transformers makes of values that are no config's
+    except Exception as error:  # classes of transformers raise any error for wrong values
         raise UserError(
             f"{where} is {folder}, whose config.json cannot be read ({first_line(error)}); allowed: a folder in the "
             "format of transformers."
@@ -84,51 +84,51 @@ def read_config(folder: Path, where: str, backend: str) -> PretrainedConfig:
 def read_weights(folder: Path, where: str) -> dict[str, np.ndarray]:
     """Return the weights of a folder in float32, by the names that transformers 4 and 5 load.
 
-    Raises UserError, naming `where`, where there are none that are no pickle, or they lack the head of a masked model.
+    Raises UserError, naming `where`, for pickles, values that are not finite, or a missing head of the masked model.
     """
     files = sorted(set(read_json(folder / INDEX)["weight_map"].values())) if (folder / INDEX).is_file() else [WEIGHTS]
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     if not (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file() and (folder / HDF5).is_file():
-        found = read_hdf5(folder / HDF5, where)
+        arrays = read_hdf5(folder / HDF5, where)
     elif all((folder / file).is_file() for file in files):
         for file in files:
-            found |= read_file(folder / file, where)
+            arrays |= read_file(folder / file, where)
     else:
         raise UserError(
             f"{where} is {folder}, which has no {WEIGHTS}; allowed: weights in safetensors, or in {HDF5} (TensorFlow)."
         )
-    for name, array in found.items():
+    for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise UserError(f"{where} is {folder}, where {name} has values that are no numbers (NaN or infinity).")
     for tied, name in BIASES.items():
-        if tied in found and name not in found:
-            found[name] = found[tied]
+        if tied in arrays and name not in arrays:
+            arrays[name] = arrays[tied]
     if not any(
         word in name
-        for name in found
+        for name in arrays
         for word in ("lm_head", "cls.", "predictions", "vocab_", "pred_layer", "decoder.")
     ):
         raise UserError(
             f"{where} is {folder}, whose weights lack the head that predicts masked tokens; allowed: a masked model."
         )
-    return found
+    return arrays
 
 
 def read_file(path: Path, where: str) -> dict[str, np.ndarray]:
-    """Return the tensors of a safetensors file in float32, buffers left out. Raises UserError where it is damaged."""
+    """Return the tensors of a safetensors file in float32 without buffers. Raises UserError if it is damaged."""
     try:
         with safe_open(path, "np") as file, np.errstate(over="ignore"):
             names = [name for name in file.keys() if not name.endswith(BUFFERS)]  # noqa: SIM118
-            kept = {name: np.ascontiguousarray(file.get_tensor(name), np.float32) for name in names}
-    except (SafetensorError, AttributeError, TypeError) as error:  # the last two of types that NumPy does not have
+            arrays = {name: np.ascontiguousarray(file.get_tensor(name), np.float32) for name in names}
+    except (SafetensorError, AttributeError, TypeError) as error:  # the last two for types that NumPy lacks
         raise UserError(f"{where} is {path.parent}, where {path.name} cannot be read ({error}).") from None
     for old, new in OLD_NAMES.items():
-        kept = {name.replace(old, new): array for name, array in kept.items()}
-    return kept
+        arrays = {name.replace(old, new): array for name, array in arrays.items()}
+    return arrays
 
 
 def read_hdf5(path: Path, where: str) -> dict[str, np.ndarray]:
-    """Return the weights that transformers 4 saved of a TensorFlow model. Raises UserError where it is damaged."""
+    """Return the weights of a tf_model.h5 of transformers 4. Raises UserError if it is damaged."""
     import h5py
 
     check_hdf5(path, f"{where} is {path.parent}")
@@ -147,7 +147,7 @@ def read_hdf5(path: Path, where: str) -> dict[str, np.ndarray]:
 
 
 def save_folder(folder: Path, where: str, backend: str, config_json: str, weights: str) -> PretrainedConfig:
-    """Write config.json and model.safetensors of a folder as runs export them; return the config.
+    """Write the config.json and model.safetensors of a folder as runs export them; return the config.
 
     Raises UserError as `read_config` and `read_weights` do.
     """

@@ -1,4 +1,4 @@
-"""The masked models that run on JAX, by architecture, and those in Hugging Face folders that it can open."""
+"""The masked models on JAX by architecture, and the recipes and weights of those in Hugging Face folders."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -23,10 +23,9 @@ MODULES: dict[str, ModuleType] = {"roberta": roberta, "modernbert": modernbert}
 
 
 def folder_recipe(folder: Path) -> dict:
-    """Return the recipe of the model in a Hugging Face folder that JAX can open.
+    """Return the recipe of the model in a Hugging Face folder.
 
-    model       architecture and sizes, as in the config; vocabulary   its size and pad id
-    precision   float32, of the weights there
+    model  architecture and sizes, as in the config; vocabulary  size, pad id; precision  float32
     """
     config = read_json(folder / "config.json")
     vocabulary = {"size": config["vocab_size"], "pad": config["pad_token_id"]}
@@ -36,12 +35,12 @@ def folder_recipe(folder: Path) -> dict:
 def init_recipe(path: str, manifest: Mapping, where: str) -> dict:
     """Return the recipe of the model that a run starts from: model and vocabulary.
 
-    path   its config.json; manifest  the TFRecords'
+    path   its config.json; manifest  of the TFRecords
 
-    Raises UserError, naming `where` in the user's config, where it cannot read the records.
+    Raises UserError, naming `where` in the user's config, if the model cannot read the records.
     """
-    found = folder_recipe(Path(path).parent)
-    model, vocabulary = found["model"], found["vocabulary"]
+    recipe = folder_recipe(Path(path).parent)
+    model, vocabulary = recipe["model"], recipe["vocabulary"]
     check_vocabulary(vocabulary["size"], manifest, where)
     unused = vocabulary["pad"] + 1 if find_architecture(model["architecture"], where, "jax").after_pad else 0
     positions = model.get("max_position_embeddings", 0) - unused
@@ -54,9 +53,9 @@ def init_recipe(path: str, manifest: Mapping, where: str) -> dict:
 
 
 def folder_weights(folder: Path, variables: "Iterable[keras.Variable]") -> dict[str, np.ndarray]:
-    """Return the variables of a model, by path, from the Hugging Face folder that it is opened from.
+    """Return the weights of a Hugging Face folder by the paths of a model's variables.
 
-    Raises UserError where the weights have other sizes than config.json says.
+    Raises UserError if they do not fit the sizes in config.json.
     """
     arrays = load_arrays(folder / "model.safetensors")
     try:

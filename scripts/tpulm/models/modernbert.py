@@ -20,21 +20,21 @@ OUTPUTS = ("attn.Wo/kernel", "mlp.Wo/kernel", "head/dense/kernel")
 
 
 def backbone_class() -> type:
-    """Return the class of the model without its head."""
+    """Return the backbone class."""
     from tpulm.models.modernbert_layers import ModernBertBackbone
 
     return ModernBertBackbone
 
 
 def build(sizes: Mapping, vocabulary_size: int, pad_id: int) -> "keras.Model":
-    """Return a ModernBertMaskedLM, its weights as Keras draws them. Padding is a document to it, whatever its id."""
+    """Return a ModernBertMaskedLM with Keras's initial weights; it has no use for the pad id."""
     from tpulm.models.modernbert_layers import ModernBertMaskedLM
 
     return ModernBertMaskedLM(backbone_class()(sizes, vocabulary_size))
 
 
 def draw_weights(model: "keras.Model", deviation: float, seed: int) -> None:
-    """Draw embeddings and kernels anew by `seed` only: normal, but for what is beyond CUTOFF.
+    """Draw embeddings and kernels by `seed`: normal, without values beyond CUTOFF.
 
     The standard deviation is `deviation` (initializer_range), for OUTPUTS divided by the square root of twice the
     number of layers (Shoeybi et al. 2019).
@@ -44,7 +44,7 @@ def draw_weights(model: "keras.Model", deviation: float, seed: int) -> None:
     smaller = deviation / np.sqrt(2 * model.backbone.num_layers)
     for index, variable in enumerate(model.trainable_variables):
         if variable.path.endswith(("kernel", "embeddings")):
-            shares = generator("initial weights", seed, index).random(variable.shape)
-            drawn = ndtri(ndtr(-CUTOFF) + shares * (ndtr(CUTOFF) - ndtr(-CUTOFF)))
+            quantiles = generator("initial weights", seed, index).random(variable.shape)
+            drawn = ndtri(ndtr(-CUTOFF) + quantiles * (ndtr(CUTOFF) - ndtr(-CUTOFF)))
             scale = smaller if variable.path.endswith(OUTPUTS) else deviation
             variable.assign((drawn * scale).astype(np.float32))

@@ -1,9 +1,8 @@
-"""ModernBERT (Warner et al. 2024) in Keras, which keras-hub does not have: an encoder with normalization before each
-sublayer, rotary positions, a gated feed-forward layer, and attention that is global in every few layers and local in
-the others.
+"""ModernBERT (Warner et al. 2024) in Keras, which keras-hub does not have.
 
-The input `padding_mask` holds segment ids, see tpulm.models.document_masking: documents of a record do not see each
-other. Needs tpulm.training.runtime.start first.
+An encoder with normalization before each sublayer, rotary positions, a gated feed-forward layer, and attention that is
+global in every few layers and local in the others. The input `padding_mask` holds segment ids, so that documents do not
+see each other: tpulm.models.document_masking. Needs tpulm.training.runtime.start first.
 """
 
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ class Block(keras.layers.Layer):
     """A layer of the encoder: attention and feed-forward, each added to what it reads."""
 
     def __init__(self, sizes: Mapping, number: int, **kwargs: Any):
-        """Make layer `number`, counted from 0; its attention is local unless global_attn_every_n_layers divides it."""
+        """Make layer `number`, from 0; its attention is local unless global_attn_every_n_layers divides `number`."""
         super().__init__(**kwargs)
         hidden, heads, inner = sizes["hidden_size"], sizes["num_attention_heads"], sizes["intermediate_size"]
         local = number % sizes["global_attn_every_n_layers"] != 0
@@ -52,7 +51,7 @@ class Block(keras.layers.Layer):
         self.feedforward_output = keras.layers.Dense(hidden, use_bias=False, name="mlp.Wo")
 
     def build(self, x_shape: tuple, segments_shape: tuple) -> None:
-        """Make the variables, for hidden states of this shape [records, tokens, hidden]."""
+        """Make the variables for hidden states [records, tokens, hidden]."""
         heads = (*x_shape[:-1], self.num_heads, self.head_dim)
         inner = (*x_shape[:-1], self.activated.units)
         for layer in (self.query, self.key, self.value, self.activated, self.gate, self.feedforward_norm):
@@ -64,7 +63,7 @@ class Block(keras.layers.Layer):
         self.built = True
 
     def call(self, x: Any, segments: Any, training: bool | None = None) -> Any:
-        """Return hidden states [records, tokens, hidden] of such; segments  int32 [records, tokens]."""
+        """Return the next hidden states, [records, tokens, hidden]; segments  int32 [records, tokens]."""
         normed = x if self.attention_norm is None else self.attention_norm(x)
         positions = places(segments)
         query, key = (self.rope(part(normed), positions=positions) for part in (self.query, self.key))
@@ -74,7 +73,7 @@ class Block(keras.layers.Layer):
         return x + self.feedforward_output(self.dropout(gated, training=training))
 
     def compute_output_shape(self, x_shape: tuple, segments_shape: tuple) -> tuple:
-        """Return the shape of the hidden states, which stays."""
+        """Return the shape of the hidden states, that of the inputs."""
         return x_shape
 
 
@@ -84,9 +83,9 @@ class ModernBertBackbone(keras_hub.models.Backbone):
     attention_dropout = 0.0
 
     def __init__(self, sizes: Mapping, vocabulary_size: int):
-        """Build it; sizes  as of tpulm.specs.masked_sizes."""
+        """Build it; sizes  as in tpulm.specs.masked_sizes."""
         layers, hidden = sizes["num_hidden_layers"], sizes["hidden_size"]
-        self.token_embedding = keras.layers.ReversibleEmbedding(  # of reverse_dtype: see tpulm.models.roberta_layers
+        self.token_embedding = keras.layers.ReversibleEmbedding(  # reverse_dtype: see tpulm.models.roberta_layers
             vocabulary_size,
             hidden,
             reverse_dtype=keras.config.dtype_policy().compute_dtype,
@@ -105,31 +104,31 @@ class ModernBertBackbone(keras_hub.models.Backbone):
         self.max_sequence_length = sizes["max_position_embeddings"]
 
     def separate_documents(self) -> None:
-        """Do nothing: documents are always apart."""
+        """Do nothing: documents are always separate."""
 
     def use_kernel(self, kernel: Kernel) -> None:
-        """Attend by a kernel from here on."""
+        """Attend by a kernel from now on."""
         for block in self.transformer_layers:
             block.kernel = kernel
 
     def tokens_seen(self, length: int) -> int:
-        """Return how many tokens of a record of this many one in its middle sees, over all layers."""
+        """Return how many tokens one in the middle of `length` tokens sees, summed over the layers."""
         windows = [block.window for block in self.transformer_layers]
         return sum(length if window is None else min(length, 2 * window + 1) for window in windows)
 
 
 class Head(keras.layers.Layer):
-    """Predicts the tokens of some positions: dense, GELU, normalization, and the table of embeddings in reverse."""
+    """The head of the masked model: dense, GELU, normalization, and the table of embeddings in reverse."""
 
     def __init__(self, embedding: keras.layers.ReversibleEmbedding, **kwargs: Any):
-        """Make it; embedding  of the backbone, built."""
+        """Take the embedding of the backbone, built."""
         super().__init__(**kwargs)
         self.embedding = embedding
         self.dense = keras.layers.Dense(embedding.output_dim, use_bias=False, name="dense")
         self.norm = norm("norm")
 
     def build(self, x_shape: tuple, positions_shape: tuple) -> None:
-        """Make the variables, for hidden states of this shape [records, tokens, hidden]."""
+        """Make the variables for hidden states [records, tokens, hidden]."""
         self.dense.build(x_shape)
         self.norm.build(x_shape)
         self.bias = self.add_weight(name="output_bias", shape=(self.embedding.input_dim,), initializer="zeros")
@@ -150,7 +149,6 @@ class ModernBertMaskedLM(keras_hub.models.MaskedLM):
     """The encoder with its head: inputs token_ids, padding_mask and mask_positions; outputs logits."""
 
     def __init__(self, backbone: ModernBertBackbone):
-        """Put a head on a backbone."""
         self.backbone, self.preprocessor = backbone, None
         self.masked_lm_head = Head(backbone.token_embedding, name="head")
         inputs = {**backbone.input, "mask_positions": keras.Input((None,), dtype="int32", name="mask_positions")}

@@ -1,4 +1,4 @@
-"""Optimizers of Keras, as a run's config names them. Needs tpulm.training.runtime.start first."""
+"""Make the Keras optimizer that a run's config names. Needs tpulm.training.runtime.start first."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +28,7 @@ class Adafactor(keras.optimizers.Adafactor):
     """
 
     def build(self, var_list: list[keras.Variable]) -> None:
-        """Make the state: of a matrix the second moments' means over rows and columns, else the second moments."""
+        """Make the state: for a matrix the second moments' means over rows and columns, else the second moments."""
         if self.built:
             return
         keras.Optimizer.build(self, var_list)
@@ -60,9 +60,9 @@ def make_optimizer(recipe: Mapping) -> keras.Optimizer:
     recipe  name (adamw by default: Loshchilov and Hutter 2019; lion: Chen et al. 2023; adafactor) and the arguments
             of Keras's class
 
-    The learning rate is an argument of each step, and the one here is never used. A segment gets the knots of its own
-    steps (`specs.schedule`) in place of a LearningRateSchedule of the whole run, so that a run that is made longer, or
-    decays later, keeps the checkpoints of the steps for which the rate is the same.
+    The learning rate is an argument of each step, and the one here is never used. A segment has the knots of its own
+    steps (`specs.schedule`) instead of the LearningRateSchedule of a run, so that a run that is extended, or decays
+    later, keeps its checkpoints up to the first step with another rate.
     """
     arguments = dict(recipe)
     name = arguments.pop("name", "adamw")

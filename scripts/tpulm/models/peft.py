@@ -1,4 +1,4 @@
-"""LoRA weights of Keras in the form of PEFT.
+"""Convert the LoRA variables of Keras to tensors and config of PEFT.
 
 PEFT factors the matrix [outputs, inputs] of a projection as B' @ A' (Hu et al. 2021). Keras factors the last axis of a
 kernel, whatever it is:
@@ -37,7 +37,7 @@ def factor(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def tensors_of(block: str, layer: str, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return PEFT's A' and B', float32, for Keras' A and B of a layer; `block` as its path begins."""
+    """Return PEFT's A' and B', float32, for Keras' A and B of a layer; block  the path of the layer."""
     a, b = a.astype(np.float32), b.astype(np.float32)
     if layer in WITH_HEADS:
         lora_a, lora_b = factor(a if block.startswith("decoder_block") else a.swapaxes(0, 1), b)
@@ -53,7 +53,7 @@ def peft(
 
     arrays  by Keras path, such as decoder_block_0/attention/query/lora_kernel_a; what is added is A @ B, unscaled
     base    name of the base model on the Hugging Face hub, and its revision; None where it has none
-    Raises UserError for a variable that has no place in a model of transformers.
+    Raises UserError for a variable without a counterpart in transformers.
     """
     tensors, ranks = {}, {}
     for path in arrays:

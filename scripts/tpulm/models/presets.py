@@ -8,29 +8,29 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, sha256_of_each
 
 
-def locate(preset: str, revision: str | None, given: str) -> Path:
-    """Return a local folder with the files of a preset; see `hub.fetch`.
+def locate(preset: str, revision: str | None, subject: str) -> Path:
+    """Return a local folder with the files of a preset; arguments as for `hub.fetch`.
 
-    preset  a folder or an address of a hub, or a preset name of keras-hub, which this version of keras-hub pins to one
+    preset  a folder, an address on a hub, or a preset name of keras-hub, for which keras-hub has a pinned address
     """
     if os.path.isdir(preset) or "://" in preset:
-        return hub.fetch(preset, revision, given)
+        return hub.fetch(preset, revision, subject)
     from tpulm.compat.keras_hub import built_in_presets
 
-    return hub.fetch(built_in_presets()[preset]["kaggle_handle"], revision, given)
+    return hub.fetch(built_in_presets()[preset]["kaggle_handle"], revision, subject)
 
 
 def refuse_damaged(folder: str | Path, fingerprint: str | Path) -> None:
-    """Raise UserError where a file of a preset folder is not the one whose SHA-256 its fingerprint, JSON, has.
+    """Raise UserError if a file of a preset folder does not have its SHA-256 in the JSON file `fingerprint`.
 
-    If several processes train together, only their parent does this.
+    Processes that train together leave the check to their parent.
     """
     if processes.is_worker():
         return
     expected = read_json(fingerprint)
     paths = [Path(folder, name) for name in expected]
-    for path, digest, found in zip(paths, expected.values(), sha256_of_each(paths), strict=True):
-        if found != digest:
+    for path, digest, actual in zip(paths, expected.values(), sha256_of_each(paths), strict=True):
+        if actual != digest:
             raise UserError(
                 f"{path} is damaged: its SHA-256 is not that in {fingerprint}; snakemake --force {folder}, with the "
                 "options of this command, writes it again."
@@ -38,6 +38,6 @@ def refuse_damaged(folder: str | Path, fingerprint: str | Path) -> None:
 
 
 def is_keras_preset(folder: Path) -> bool:
-    """Return whether a folder is a Keras preset, and not a model of another library that keras-hub can convert."""
+    """Return whether a folder is a Keras preset, not a model of another library that keras-hub can convert."""
     config = folder / "config.json"
     return config.is_file() and "registered_name" in read_json(config)

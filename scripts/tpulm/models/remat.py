@@ -1,6 +1,8 @@
-"""Rematerialization (gradient checkpointing): a model's blocks recompute their activations in the backward pass,
-instead of keeping them (Chen et al. 2016). Weights that are sharded over the axis batch are gathered for a block at a
-time, forward and again backward, and their gradients are scattered (Rajbhandari et al. 2020, ZeRO stage 3)."""
+"""Rematerialization (gradient checkpointing, Chen et al. 2016): blocks recompute activations in the backward pass.
+
+Weights that are sharded over the axis batch are gathered for a block at a time, forward and again backward, and their
+gradients are scattered (Rajbhandari et al. 2020, ZeRO stage 3).
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,33 +18,33 @@ from tpulm.models.sharding import Sharded
 
 
 def remat(model: keras.Model) -> None:
-    """Make each transformer block of `model` keep its inputs only; the same results in less memory and more time."""
+    """Make each transformer block of `model` keep only its inputs: the same results in less memory and more time."""
     for block in model.backbone.transformer_layers:
         replace_call(block, partial(rematerializing, block))
 
 
 def rematerializing(block: keras.Layer, call: Callable) -> Callable:
-    """Return a call of a layer that keeps its inputs only, and computes the rest again for gradients."""
-    within = False  # what the layer recomputes is the call itself
+    """Return the call of a layer that keeps only its inputs, and recomputes the rest for gradients."""
+    within = False  # whether the call is that of the recomputation
 
     def rematerialized(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
         arrays = [isinstance(leaf, jax.Array) for leaf in leaves]
-        if within or not any(arrays):  # the latter is symbolic, while the model is put together
+        if within or not any(arrays):  # without arrays, the call is symbolic, as when the model is built
             return call(*args, **kwargs)
 
         @jax.checkpoint
         def inside(trainable: list, frozen: list, values: list) -> tuple:
-            given = iter(values)
-            merged = [next(given) if is_array else leaf for is_array, leaf in zip(arrays, leaves, strict=True)]
+            next_value = iter(values)
+            merged = [next(next_value) if is_array else leaf for is_array, leaf in zip(arrays, leaves, strict=True)]
             args, kwargs = jax.tree.unflatten(tree, merged)
             inputs = next(value for value in values if jnp.issubdtype(value.dtype, jnp.floating))
             trainable, frozen = (
                 [
                     gathered(variable, value, block.compute_dtype, inputs)
-                    for variable, value in zip(of, part, strict=True)
+                    for variable, value in zip(variables, part, strict=True)
                 ]
-                for of, part in ((block.trainable_variables, trainable), (block.non_trainable_variables, frozen))
+                for variables, part in ((block.trainable_variables, trainable), (block.non_trainable_variables, frozen))
             )
             nonlocal within
             within = True
@@ -63,13 +65,13 @@ def rematerializing(block: keras.Layer, call: Callable) -> Callable:
 
 
 def gathered(variable: keras.Variable, value: jax.Array, dtype: str, inputs: jax.Array) -> jax.Array:
-    """Return the value of a variable that is sharded over the axis batch as each device needs it, floats in `dtype`.
+    """Return a variable's value; if it is sharded over the axis batch, gathered and with floats cast to `dtype`.
 
-    inputs  of the block. The weights are gathered when they are there: otherwise the compiler would gather those of all
-            blocks before the first microbatch, and add up whole gradients until after the last
+    inputs  of the block. The weights wait for them: otherwise the compiler gathers those of all blocks before the first
+            microbatch, and adds up whole gradients until after the last
 
-    Any other variable is returned as it is. The compiler, left to itself, sends activations between the devices
-    instead, and adds up parts of products of all of them: more bytes where a device has more tokens than weights.
+    The compiler by itself would send activations between the devices and add up partial products, which is more bytes
+    if a device has more tokens than weights.
     """
     distribution = keras.distribution.distribution()
     if not isinstance(distribution, Sharded) or distribution.sizes["batch"] == 1:

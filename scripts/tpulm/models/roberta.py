@@ -18,16 +18,16 @@ PYTORCH_CLASS = "RobertaForMaskedLM"
 
 
 def backbone_class() -> type:
-    """Return the class of the model without its head."""
+    """Return the backbone class."""
     from tpulm.models.roberta_layers import RobertaBackbone
 
     return RobertaBackbone
 
 
 def build(sizes: Mapping, vocabulary_size: int, pad_id: int) -> "keras.Model":
-    """Return a RobertaMaskedLM, its weights as Keras draws them.
+    """Return a RobertaMaskedLM with Keras's initial weights.
 
-    Of transformers' positions, those up to the pad id are never used; here there are only the others.
+    It lacks the positions up to the pad id, which transformers has and never uses.
     """
     from tpulm.models.roberta_layers import RobertaMaskedLM
 
@@ -37,7 +37,7 @@ def build(sizes: Mapping, vocabulary_size: int, pad_id: int) -> "keras.Model":
 
 
 def draw_weights(model: "keras.Model", deviation: float, seed: int) -> None:
-    """Draw embeddings and kernels anew: normal with this standard deviation (initializer_range), by `seed` only."""
+    """Draw embeddings and kernels by `seed`: normal with standard deviation `deviation` (initializer_range)."""
     for index, variable in enumerate(model.trainable_variables):
         if variable.path.endswith(("kernel", "embeddings")):
             drawn = generator("initial weights", seed, index).standard_normal(variable.shape, np.float32)

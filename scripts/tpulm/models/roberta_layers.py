@@ -1,8 +1,8 @@
 """RoBERTa (Liu et al. 2019) in Keras: an encoder with learned positions and normalization after each sublayer.
 
-Beside what keras-hub's has, the input `padding_mask` holds segment ids (tpulm.models.document_masking): documents of a
-record do not see each other, and with `separate_documents` each begins at position 0. The attention probabilities have
-a dropout of their own, and attention may be a kernel. Layers have transformers' names: tpulm.models.weight_names.
+Unlike in keras-hub's, the input `padding_mask` holds segment ids (tpulm.models.document_masking): documents of a record
+do not see each other, and with `separate_documents` each begins at position 0. The attention probabilities have a
+dropout of their own, and attention may be a kernel. Layers have transformers' names: tpulm.models.weight_names.
 
 Needs tpulm.training.runtime.start first.
 """
@@ -26,7 +26,7 @@ class Embeddings(keras.layers.Layer):
     packed = False
 
     def __init__(self, vocabulary_size: int, positions: int, hidden: int, **kwargs: Any):
-        """Make it for documents of so many positions at most."""
+        """Make it for `positions` positions."""
         super().__init__(**kwargs)
         # Without reverse_dtype, it multiplies in float32 inside of another layer, also under mixed precision.
         self.token_embedding = keras.layers.ReversibleEmbedding(
@@ -42,7 +42,7 @@ class Embeddings(keras.layers.Layer):
         self.built = True
 
     def call(self, tokens: Any, segments: Any) -> Any:
-        """Return [records, tokens, hidden] of int32 [records, tokens]."""
+        """Return the embeddings [records, tokens, hidden] of int32 [records, tokens]."""
         x = self.token_embedding(tokens)
         return x + self.position_embedding(x, positions=places(segments) if self.packed else None)
 
@@ -68,13 +68,13 @@ class SelfAttention(keras.layers.Layer):
         self.dropout = Dropout(dropout, name="dropout")
 
     def build(self, x_shape: tuple, segments_shape: tuple) -> None:
-        """Make the variables, for hidden states of this shape [records, tokens, hidden]."""
+        """Make the variables for hidden states [records, tokens, hidden]."""
         for layer in (self.query, self.key, self.value):
             layer.build(x_shape)
         self.built = True
 
     def call(self, x: Any, segments: Any, training: bool | None = None) -> Any:
-        """Return [records, tokens, heads, head_dim] of hidden states; segments  int32 [records, tokens]."""
+        """Return the attention, [records, tokens, heads, head_dim]; segments  int32 [records, tokens]."""
         query, key, value = self.query(x), self.key(x), self.value(x)
         if not self.dropout.rate:
             return attend(query, key, value, segments, self.kernel)
@@ -85,7 +85,7 @@ class SelfAttention(keras.layers.Layer):
         return ops.einsum("bnqk,bknd->bqnd", weights, value)
 
     def compute_output_shape(self, x_shape: tuple, segments_shape: tuple) -> tuple:
-        """Return the shape of what each head attends to."""
+        """Return the shape of the attention."""
         return self.query.compute_output_shape(x_shape)
 
 
@@ -110,7 +110,7 @@ class Block(keras.layers.Layer):
         self.feedforward_norm = keras.layers.LayerNormalization(epsilon=epsilon, name="output.LayerNorm")
 
     def build(self, x_shape: tuple, segments_shape: tuple) -> None:
-        """Make the variables, for hidden states of this shape [records, tokens, hidden]."""
+        """Make the variables for hidden states [records, tokens, hidden]."""
         self.attention.build(x_shape, segments_shape)
         self.attention_output.build(self.attention.compute_output_shape(x_shape, segments_shape))
         for layer in (self.attention_norm, self.intermediate, self.feedforward_norm):
@@ -119,7 +119,7 @@ class Block(keras.layers.Layer):
         self.built = True
 
     def call(self, x: Any, segments: Any, training: bool | None = None) -> Any:
-        """Return hidden states [records, tokens, hidden] of such; segments  int32 [records, tokens]."""
+        """Return the next hidden states, [records, tokens, hidden]; segments  int32 [records, tokens]."""
         attended = self.attention_output(self.attention(x, segments, training=training))
         attended = self.attention_dropout(attended, training=training)
         x = self.attention_norm(attended + x)
@@ -127,7 +127,7 @@ class Block(keras.layers.Layer):
         return self.feedforward_norm(fed + x)
 
     def compute_output_shape(self, x_shape: tuple, segments_shape: tuple) -> tuple:
-        """Return the shape of the hidden states, which stays."""
+        """Return the shape of the hidden states, that of the inputs."""
         return x_shape
 
 
@@ -135,10 +135,7 @@ class RobertaBackbone(keras_hub.models.Backbone):
     """The encoder: inputs token_ids and padding_mask, int32 [records, tokens]; outputs [records, tokens, hidden]."""
 
     def __init__(self, sizes: Mapping, vocabulary_size: int, positions: int):
-        """Build it for documents of so many positions at most.
-
-        sizes  as of tpulm.specs.masked_sizes, with ATTENTION_DROPOUT
-        """
+        """Build it for `positions` positions; sizes  as in tpulm.specs.masked_sizes, with ATTENTION_DROPOUT."""
         layers, hidden = sizes["num_hidden_layers"], sizes["hidden_size"]
         self.embeddings = Embeddings(vocabulary_size, positions, hidden, name="roberta.embeddings")
         self.token_embedding = self.embeddings.token_embedding
@@ -159,11 +156,11 @@ class RobertaBackbone(keras_hub.models.Backbone):
         self.max_sequence_length = positions
 
     def separate_documents(self) -> None:
-        """Count positions by document from here on: in records of one, the first positions do, which is less work."""
+        """Count positions by document from now on; for records of one document, this is needless work."""
         self.embeddings.packed = True
 
     def use_kernel(self, kernel: Kernel) -> None:
-        """Attend by a kernel from here on."""
+        """Attend by a kernel from now on."""
         for block in self.transformer_layers:
             block.attention.kernel = kernel
 
@@ -172,7 +169,7 @@ class RobertaMaskedLM(keras_hub.models.MaskedLM):
     """The encoder with its head: inputs token_ids, padding_mask and mask_positions; outputs logits."""
 
     def __init__(self, backbone: RobertaBackbone, epsilon: float):
-        """Put a head on a backbone; epsilon  of its normalization."""
+        """Put a head on a backbone; epsilon  of the head's normalization."""
         self.backbone, self.preprocessor = backbone, None
         self.masked_lm_head = keras_hub.layers.MaskedLMHead(
             token_embedding=backbone.token_embedding,

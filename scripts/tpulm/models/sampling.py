@@ -1,4 +1,4 @@
-"""Samples of causal language models. Needs tpulm.training.runtime.start first."""
+"""Generate samples of causal language models. Needs tpulm.training.runtime.start first."""
 
 import keras
 import keras_hub
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def make_sampler(recipe: dict) -> keras_hub.samplers.Sampler:
-    """Return the sampler that `recipe` asks for: sampler; unless greedy k or p, temperature, seed."""
+    """Return the sampler of `recipe`: sampler; unless it is greedy also k or p, temperature, seed."""
     if recipe["sampler"] == "greedy":
         return keras_hub.samplers.GreedySampler()
     common = {"temperature": recipe["temperature"], "seed": recipe["seed"]}
@@ -21,7 +21,7 @@ class Generator:
     def __init__(self, model: keras.Model, recipe: dict, rows: int):
         """Sample from `model` by `recipe` (sampler, max_length in tokens, samples per prompt).
 
-        rows  the batch is filled up to a multiple of this, the mesh's batch axis
+        rows  size of the mesh's axis batch; batches are filled up to a multiple of it
         """
         self.model, self.recipe, self.rows = model, recipe, rows
         self.sampler = make_sampler(recipe)
@@ -29,21 +29,21 @@ class Generator:
         model.compile(sampler=self.sampler)
 
     def __call__(self, prompts: list[str]) -> list[list[str]]:
-        """Return `samples` continuations of each prompt, without it; the same random numbers at every call."""
+        """Return `samples` continuations of each prompt, without the prompt; every call draws the same numbers."""
         for variable, state in zip(self.sampler.variables, self.states, strict=True):
             variable.assign(state)
         samples = self.recipe["samples"]
         texts = [prompt for prompt in prompts for _ in range(samples)]
         filling = [texts[-1]] * (-len(texts) % self.rows)
         length, preprocessor = self.recipe["max_length"], self.model.preprocessor
-        made = self.model.generate(texts + filling, max_length=length)[: len(texts)]
-        # As the prompts are in what was generated: without special tokens, and no longer than that.
+        generated = self.model.generate(texts + filling, max_length=length)[: len(texts)]
+        # The prompts as they begin the generated texts: without special tokens, and cut at max_length.
         shown = preprocessor.generate_postprocess(preprocessor.generate_preprocess(texts, sequence_length=length))
-        made = [full[len(prompt) :] for full, prompt in zip(made, shown, strict=True)]
-        return [made[i : i + samples] for i in range(0, len(made), samples)]
+        continuations = [text[len(prompt) :] for text, prompt in zip(generated, shown, strict=True)]
+        return [continuations[i : i + samples] for i in range(0, len(continuations), samples)]
 
     def responses(self, prompts: list[str]) -> list[str]:
         """Return the greedy continuation of each prompt, without the special tokens of the prompt."""
         filling = [prompts[-1]] * (-len(prompts) % self.rows)
-        made = self.model.generate(prompts + filling, max_length=self.recipe["max_length"], strip_prompt=True)
-        return [text.strip() for text in made[: len(prompts)]]
+        generated = self.model.generate(prompts + filling, max_length=self.recipe["max_length"], strip_prompt=True)
+        return [text.strip() for text in generated[: len(prompts)]]

@@ -1,4 +1,4 @@
-"""Sharding of variables over a device mesh: the layout map of the model family, and whether it was followed.
+"""Shard variables over a device mesh by the layout map of a model family, and check that it was followed.
 
 Needs tpulm.training.runtime.start first.
 """
@@ -68,9 +68,8 @@ LAYOUTS = {
 
 
 def mesh_shape(mesh: list[int], devices: int, kind: str, where: str) -> tuple[int, int]:
-    """Return the sizes of the axes batch and model, with -1 resolved over `devices`, of a `kind` such as tpu.
+    """Return the sizes of the axes batch and model, with -1 resolved over `devices`, whose kind is such as tpu.
 
-    A mesh of fewer devices than there are takes the first ones.
     Raises UserError, naming the config key `where`, for a mesh that does not fit.
     """
     known = int(np.prod([size for size in mesh if size != -1]))
@@ -85,17 +84,17 @@ def mesh_shape(mesh: list[int], devices: int, kind: str, where: str) -> tuple[in
 
 
 def on_one_host(recipe: Mapping, resources: Mapping) -> Mapping:
-    """Return a run's recipe for a job that has one of the run's hosts: over all of its devices, whatever its mesh."""
+    """Return a run's recipe for a job on one host; if the run has several, the mesh is all devices of the host."""
     return {**recipe, "mesh": [1, -1]} if resources.get("run_hosts", 1) > 1 else recipe
 
 
 def devices_of(distribution: ModelParallel) -> dict[str, int]:
-    """Return how many devices of each kind a mesh has, on all hosts: a CPU must not pass for a TPU."""
+    """Return the number of devices of a mesh by kind, on all hosts."""
     return dict(Counter(device.device_kind for device in distribution.device_mesh.backend_mesh.devices.ravel()))
 
 
 def replication_notes(distribution: "Sharded") -> list[str]:
-    """Return, where variables could not be sharded as the layout map says, a sentence with the first of them."""
+    """Return a sentence on variables that could not be sharded by the layout map, with the first; else nothing."""
     if not distribution.notes:
         return []
     path, note = next(iter(distribution.notes.items()))
@@ -103,9 +102,9 @@ def replication_notes(distribution: "Sharded") -> list[str]:
 
 
 class Sharded(ModelParallel):
-    """A layout map, followed wherever a dimension can be divided; `notes` says where it cannot.
+    """A layout map that is followed wherever a dimension can be divided; `notes` says by path where it cannot.
 
-    A run's own layouts come before the map. LoRA's A and B are sharded as the kernel that their product is added to.
+    A run's own layouts take precedence. LoRA's A and B are sharded as the kernel that their product is added to.
     """
 
     def __init__(self, layout_map: LayoutMap, overrides: Mapping | None = None, where: str = ""):
@@ -121,9 +120,9 @@ class Sharded(ModelParallel):
         self.constrains = False
 
     def layout_of(self, path: str) -> tuple[str | None, tuple | None]:
-        """Return the rule that a variable's path follows, and the mesh axes that it names; None where there is none.
+        """Return the rule that a variable's path follows, and the mesh axes that it names; (None, None) without one.
 
-        Raises UserError where several layouts of the run match the path.
+        Raises UserError if several layouts of the run match the path.
         """
         matches = [key for key in self.overrides if re.fullmatch(key, path)]
         if len(matches) > 1:
@@ -140,7 +139,7 @@ class Sharded(ModelParallel):
         return rule, layout.axes if layout else None
 
     def expected(self, path: str, shape: tuple) -> tuple:
-        """Return the mesh axis that shards each dimension of a variable, None for a dimension that is not sharded.
+        """Return the mesh axis of each dimension of a variable, None for a dimension that is not sharded.
 
         Raises UserError for a layout of the run that has more or fewer axes than the variable.
         """
@@ -169,10 +168,10 @@ class Sharded(ModelParallel):
 
     @contextlib.contextmanager
     def records_apart(self) -> Iterator[None]:
-        """In this block, have what a block of the model returns sharded by records, as its inputs are.
+        """Shard the outputs of the model's blocks by records within the context, as their inputs are.
 
-        For traces of batches that the axis `batch` divides. Where weights are sharded over that axis, too, the compiler
-        may otherwise gather the records to keep the weights in parts, and compute each record on every device.
+        For traces of batches that the axis `batch` divides. If weights are sharded over it, too, the compiler may
+        otherwise gather the records instead of the weights, and compute each record on every device.
         """
         layouts = [layout.axes for layout in self.layout_map.values()] + list(self.overrides.values())
         self.constrains = self.sizes["batch"] > 1 and any("batch" in axes for axes in layouts)
@@ -182,13 +181,13 @@ class Sharded(ModelParallel):
             self.constrains = False
 
     def get_tensor_layout(self, path: str) -> TensorLayout | None:
-        """Return the layout of what a layer returns, None for any; called by Keras with PATH/output."""
+        """Return the layout of a layer's output, None for any layout; Keras calls it with the path and /output."""
         constrained = self.constrains and BLOCK_OUTPUT.search(path)
         return TensorLayout(("batch",), self.device_mesh) if constrained else None
 
 
 def shardings(distribution: Sharded, variables: list) -> list[NamedSharding]:
-    """Return how each Keras variable is sharded by the layout map, whether or not it has a value."""
+    """Return the sharding of each Keras variable by the layout map; variables need no values."""
     mesh = distribution.device_mesh.backend_mesh
     return [NamedSharding(mesh, PartitionSpec(*distribution.get_variable_layout(v).axes)) for v in variables]
 
@@ -199,16 +198,16 @@ def replicated_sharding(distribution: Sharded) -> NamedSharding:
 
 
 def batch_sharding(distribution: Sharded, steps: int = 1) -> NamedSharding:
-    """Return how the arrays of a batch are sharded: records over the axis batch, `steps` in front if several."""
+    """Return the sharding of a batch's arrays: records over the axis batch, after a dimension of several `steps`."""
     axes = (distribution.batch_dim_name,) if steps == 1 else (None, distribution.batch_dim_name)
     return NamedSharding(distribution.device_mesh.backend_mesh, PartitionSpec(*axes))
 
 
 def layout_map_of(backbone: type, mesh: DeviceMesh) -> LayoutMap | None:
-    """Return the layout map of a model family: ours where there is one, keras-hub's for others; None for the rest."""
-    name, own = backbone.__name__, getattr(backbone, "get_layout_map", None)
+    """Return the layout map of a backbone class: that of LAYOUTS, else of keras-hub, else None."""
+    name, keras_hub_map = backbone.__name__, getattr(backbone, "get_layout_map", None)
     if name not in LAYOUTS:
-        return own(mesh) if own else None
+        return keras_hub_map(mesh) if keras_hub_map else None
     layout_map = LayoutMap(mesh)
     for path, axes in LAYOUTS[name].items():
         layout_map[path] = axes
@@ -218,11 +217,11 @@ def layout_map_of(backbone: type, mesh: DeviceMesh) -> LayoutMap | None:
 def set_up(
     backbone: type, mesh: list[int], where: str, devices: list | None = None, overrides: Mapping | None = None
 ) -> Sharded:
-    """Make devices a mesh, and let every variable made from now on follow it.
+    """Make devices a mesh and return its sharding, which every variable made from now on follows.
 
-    backbone   class of the model family, whose layout map it is
+    backbone   class of the model family, which has the layout map
     where      config key of the run
-    devices    JAX's, all that there are by default; those of a topology description will do, too
+    devices    all of JAX's by default, or those of a topology description
     overrides  layouts of the run, see `Sharded`
 
     Raises UserError for a mesh that does not fit the devices or the family.
@@ -251,7 +250,7 @@ def set_up(
 
 
 def partitioning(model: keras.Model, distribution: Sharded) -> list[dict]:
-    """Return for each variable of a model how it is sharded. Raises UserError, see `check_shardings`."""
+    """Return a row on the sharding of each variable of a model. Raises UserError, see `check_shardings`."""
     trainable = {id(variable) for variable in model.trainable_variables}
     check_shardings(model.variables, distribution)
     rows = []
@@ -275,7 +274,7 @@ def partitioning(model: keras.Model, distribution: Sharded) -> list[dict]:
 
 
 def check_overrides(variables: list, distribution: Sharded) -> None:
-    """Check that each layout of the run matches a variable of its model. Raises UserError naming one that does not."""
+    """Raise UserError for the first layout of the run that matches no variable of its model."""
     for key in distribution.overrides:
         if not any(re.fullmatch(key, variable.path) for variable in variables):
             raise UserError(
@@ -285,17 +284,17 @@ def check_overrides(variables: list, distribution: Sharded) -> None:
 
 
 def check_shardings(variables: list, distribution: Sharded) -> None:
-    """Compare how variables are sharded with the layout map. Raises UserError for the first that differs."""
+    """Raise UserError for the first variable that is not sharded as the layout map says."""
     check_overrides(variables, distribution)
     for variable in variables:
         if "seed_generator" in variable.path:
             continue
         axes = distribution.expected(variable.path, variable.shape)
         parts = [distribution.sizes[axis] if axis else 1 for axis in axes]
-        wanted = tuple(size // n for size, n in zip(variable.shape, parts, strict=True))
-        found = tuple(variable.value.sharding.shard_shape(variable.shape))
-        if found != wanted:
+        expected = tuple(size // n for size, n in zip(variable.shape, parts, strict=True))
+        actual = tuple(variable.value.sharding.shard_shape(variable.shape))
+        if actual != expected:
             raise UserError(
-                f"the variable {variable.path} of shape {tuple(variable.shape)} is sharded into {found}; "
-                f"by the layout map, {axes} of the mesh {distribution.sizes}, a device holds {wanted}."
+                f"the variable {variable.path} of shape {tuple(variable.shape)} is sharded into {actual}; "
+                f"by the layout map, {axes} of the mesh {distribution.sizes}, a device holds {expected}."
             )

@@ -20,23 +20,21 @@ from tpulm.specs.training_step import ModelSpec, TrainingStep
 
 
 class TaskModel(keras.Model):
-    """A backbone with a head: inputs token_ids and padding_mask, int32 [records, tokens]; outputs float32 logits.
+    """A backbone with a classification head.
 
-    The logits are [records, outputs]; a number is the one logit.
+    Inputs are token_ids and padding_mask, int32 [records, tokens]; outputs are logits, float32 [records, outputs].
     """
 
     def __init__(self, backbone: keras.Model, head: keras.layers.Layer):
-        """Put a head on a backbone."""
         outputs = head(backbone(backbone.input), backbone.input["padding_mask"])
         super().__init__(inputs=backbone.input, outputs=outputs)
         self.backbone, self.head = backbone, head
 
 
 class Head(keras.layers.Layer):
-    """What the heads share: dropout, and the last layer."""
+    """The common part of the classification heads: dropout, and the last layer."""
 
     def __init__(self, outputs: int, dropout: float):
-        """Make it."""
         super().__init__(name="task_head")
         self.dropout = Dropout(dropout, name="dropout")
         self.output_dense = keras.layers.Dense(outputs, dtype="float32", name="output_dense")
@@ -47,10 +45,10 @@ class Head(keras.layers.Layer):
 
 
 class RobertaHead(Head):
-    """As of RobertaForSequenceClassification: a dense layer and tanh on the first token, and a last layer."""
+    """The head of RobertaForSequenceClassification: a dense layer and tanh on the first token, and a last layer."""
 
     def build(self, x_shape: tuple, padding_shape: tuple) -> None:
-        """Make the variables, for hidden states of this shape [records, tokens, hidden]."""
+        """Make the variables for hidden states [records, tokens, hidden]."""
         self.dense = keras.layers.Dense(x_shape[-1], activation="tanh", name="dense")
         for layer in (self.dense, self.output_dense):
             layer.build(x_shape)
@@ -63,8 +61,7 @@ class RobertaHead(Head):
 
 
 class ModernBertHead(Head):
-    """As of ModernBertForSequenceClassification: dense, GELU and normalization of the masked model's own head, with its
-    weights, and a last layer."""
+    """The head of ModernBertForSequenceClassification: the masked model's head, with its weights, and a last layer."""
 
     def __init__(self, masked_head: keras.layers.Layer, outputs: int, dropout: float, pooling: str):
         """Take the head of the masked model, built.
@@ -80,7 +77,7 @@ class ModernBertHead(Head):
         self.built = True
 
     def call(self, x: Any, padding: Any, training: bool | None = None) -> Any:
-        """Return the logits; pooled before what the masked model's head does, as transformers has it."""
+        """Return the logits; as in transformers, pooling precedes the masked model's head."""
         if self.pooling == "cls":
             x = x[:, 0]
         else:
@@ -91,10 +88,7 @@ class ModernBertHead(Head):
 
 
 def with_head(masked_model: keras.Model, step: TrainingStep) -> TaskModel:
-    """Return the model of a step, a head on the backbone of a masked model, the kernels of the head not drawn.
-
-    Raises UserError where it has too few positions.
-    """
+    """Return a masked model's backbone with the head of a step, undrawn. Raises UserError for too few positions."""
     if step.head is None:
         raise ValueError(f"{step.model.where} has no classification head")
     spec, head = step.model, step.head
@@ -105,28 +99,29 @@ def with_head(masked_model: keras.Model, step: TrainingStep) -> TaskModel:
             "model."
         )
     if spec.masked.name == "modernbert":
-        own: Head = ModernBertHead(masked_model.masked_lm_head, head.outputs, head.dropout or 0.0, head.pooling)
+        layer: Head = ModernBertHead(masked_model.masked_lm_head, head.outputs, head.dropout or 0.0, head.pooling)
     else:
         dropout = spec.masked.sizes["hidden_dropout_prob"] if head.dropout is None else head.dropout
-        own = RobertaHead(head.outputs, dropout)
-    return TaskModel(masked_model.backbone, own)
+        layer = RobertaHead(head.outputs, dropout)
+    return TaskModel(masked_model.backbone, layer)
 
 
 def draw_head(model: TaskModel, spec: ModelSpec) -> None:
-    """Draw the kernels of a model's head by the seed of `spec`: normal. Those that ModernBERT brings are its own."""
-    deviation, own = spec.masked.sizes["initializer_range"], spec.masked.name == "modernbert"
-    for number, layer in enumerate([model.head.output_dense] if own else [model.head.output_dense, model.head.dense]):
+    """Draw the kernels of a model's head by the seed of `spec`, normal; ModernBERT's dense layer keeps its weights."""
+    deviation, modernbert = spec.masked.sizes["initializer_range"], spec.masked.name == "modernbert"
+    layers = [model.head.output_dense] if modernbert else [model.head.output_dense, model.head.dense]
+    for number, layer in enumerate(layers):
         values = generator("weights of a head", spec.seed, number).standard_normal(layer.kernel.shape, np.float32)
         layer.kernel.assign(values * np.float32(deviation))
 
 
 def build_task_model(step: TrainingStep, distribution: Sharded, folder: Path, weights: bool) -> TaskModel:
-    """Return the model of a step, that of a folder with a new head, which is drawn by the seed of the step.
+    """Return the model of a step, with a classification head that is drawn by the seed of the step.
 
-    distribution   see `tpulm.models.building.distribute`
-    folder, weights   whether the weights of the masked model there are loaded: else they are drawn, too
+    distribution  see `tpulm.models.building.distribute`
+    folder        of the masked model; weights  whether to load its weights, which are drawn otherwise
 
-    Raises UserError where the model has too few positions, or its weights are another one's.
+    Raises UserError if the model has too few positions, or the weights belong to another model.
     """
     masked_model = build_model(step.model, distribution)
     if weights:
@@ -137,5 +132,5 @@ def build_task_model(step: TrainingStep, distribution: Sharded, folder: Path, we
 
 
 def build_abstract_task_model(step: TrainingStep, distribution: Sharded) -> keras.Model:
-    """Return the same model without values, see `tpulm.models.building.build_abstract_model`."""
+    """Return the model of a step without values, see `tpulm.models.building.build_abstract_model`."""
     return build_abstract_model(step.model, distribution, lambda model: with_head(model, step))

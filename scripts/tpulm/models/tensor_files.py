@@ -1,4 +1,4 @@
-"""Tensors in the safetensors files of a folder of transformers, one in memory at a time."""
+"""Read tensors from the safetensors files of a folder of transformers, one in memory at a time."""
 
 from pathlib import Path
 
@@ -13,11 +13,11 @@ from tpulm.specs.artifacts import SHARD_INDEX
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
-    """Return the tensors of a folder by name, each with the file that has it. Raises UserError for a damaged file.
+    """Return the file of each tensor of a folder, by the tensor's name. Raises UserError for a damaged file.
 
-    Other files, such as consolidated.safetensors of Mistrals, are copies by other names.
+    Files outside the index, such as consolidated.safetensors of Mistrals, are copies with other names.
     """
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     index = folder / SHARD_INDEX
     files = set(read_json(index)["weight_map"].values()) if index.is_file() else {"model.safetensors"}
     for path in sorted(folder / file for file in files):
@@ -27,10 +27,10 @@ def tensor_files(folder: Path) -> dict[str, Path]:
             continue
         try:
             with safe_open(path, "np") as file:
-                found |= dict.fromkeys(sorted(file.keys()), path)
+                paths |= dict.fromkeys(sorted(file.keys()), path)
         except SafetensorError as error:
             raise damaged(path, error) from None
-    return found
+    return paths
 
 
 def read_tensor(path: Path, name: str) -> np.ndarray:
@@ -40,6 +40,6 @@ def read_tensor(path: Path, name: str) -> np.ndarray:
 
 
 def shape_of(path: Path, name: str) -> list[int]:
-    """Return the shape of a tensor of a file, unread."""
+    """Return the shape of a tensor of a file without reading the tensor."""
     with safe_open(path, "np") as file:
         return file.get_slice(name).get_shape()

@@ -1,9 +1,9 @@
-"""The loss of each token: cross-entropy over the vocabulary, in chunks of it where it is large.
+"""Compute the loss of each token: cross-entropy over the vocabulary, in chunks of it if it is large.
 
 In chunks, a device never holds the logits of a token for more than `CHUNK` entries of the vocabulary: it sums their
-exponentials as it goes (Milakov and Gimelshein 2018). Where the table is frozen, it sums the gradients by the hidden
-states with them, as FlashAttention (Dao et al. 2022) sums values; where the table is trained, it computes the logits of
-a chunk again in the backward pass, for both gradients.
+exponentials chunk by chunk (Milakov and Gimelshein 2018). If the table is frozen, it sums the gradients by the hidden
+states with them, as FlashAttention (Dao et al. 2022) sums values; if the table is trained, it computes the logits of a
+chunk again in the backward pass, for both gradients.
 Needs tpulm.training.runtime.start first.
 """
 
@@ -19,8 +19,8 @@ from jax.sharding import Mesh, PartitionSpec
 
 from tpulm.models.sharding import Sharded
 
-CHUNK = 32_768  # entries of the vocabulary: a device that holds no more of them has them in one piece
-SMALLEST = CHUNK // 8  # a vocabulary that divides only into smaller pieces stays whole
+CHUNK = 32_768  # entries of the vocabulary; a device that holds no more of them has one chunk
+SMALLEST = CHUNK // 8  # a vocabulary that divides only into smaller chunks stays whole
 
 
 class Head(NamedTuple):
@@ -30,7 +30,7 @@ class Head(NamedTuple):
     trained   whether it is trained
     dtype     of the multiplication
     soft_cap  c of c tanh(logit / c); None is none
-    chunks    that a device goes through its rows of the table in; with 1, all logits are computed at once
+    chunks    of a device's rows of the table; with 1, all logits are computed at once
     axes      of the mesh, over which rows and columns are sharded; mesh  None without one
     """
 
@@ -61,9 +61,9 @@ def of_labels(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def first_likeliest(logits: jax.Array) -> jax.Array:
-    """Return the first of the likeliest ids of each token, int32 [...], of logits, float [..., vocabulary].
+    """Return the argmax of each token's logits, int32 [...], of logits, float [..., vocabulary].
 
-    As argmax, which XLA neither vectorizes on CPUs nor shares with the maximum that the loss needs.
+    XLA neither vectorizes its own argmax on CPUs nor shares it with the maximum that the loss needs.
     """
     logits = jax.lax.stop_gradient(logits)
     places = jax.lax.broadcasted_iota("int32", logits.shape, logits.ndim - 1)
@@ -71,10 +71,7 @@ def first_likeliest(logits: jax.Array) -> jax.Array:
 
 
 def normalizer_penalty(logits: jax.Array) -> jax.Array:
-    """Return z-loss (Chowdhery et al. 2022, section 5) of each token: the squared logarithm of the softmax's divisor.
-
-    logits  float [..., vocabulary]. It keeps them near 0, where bfloat16 is exact
-    """
+    """Return the z-loss (Chowdhery et al. 2022, section 5) of logits [..., vocabulary]: the squared logsumexp."""
     return jnp.square(jax.nn.logsumexp(logits.astype("float32"), -1))
 
 
@@ -87,16 +84,16 @@ def losses_and_correct(
     training: bool,
     z_loss: float = 0.0,
 ) -> tuple[jax.Array, jax.Array, list]:
-    """Return the loss of each token in nats, float32, whether it is predicted, bool, and the frozen values that follow.
+    """Return the loss of each token in nats, float32, whether it is predicted, bool, and the new frozen values.
 
-    A token is predicted where its label is the first of the likeliest ids.
+    A token is predicted if its label is the first of the likeliest ids.
 
     trainable, frozen  values of the model's variables
-    labels             int32, of the shape of what the model predicts; float32 where that is numbers: then the loss is
-                       the squared error, and predicted is what is the very number
+    labels             int32, one per prediction; for regression float32, the loss the squared error, and a token is
+                       predicted if its number is equal
     training           whether the model trains
-    z_loss             weight of `normalizer_penalty`: in the gradients of a loss, not in its value, which stays
-                       comparable; for models whose head is not chunked
+    z_loss             weight of `normalizer_penalty` in the gradients; losses leave it out to stay comparable. It needs
+                       a head that is not chunked
     """
     head = head_of(model)
     if head is None or head.chunks == 1:
@@ -119,19 +116,19 @@ def losses_and_correct(
 
 
 def head_of(model: keras.Model) -> Head | None:
-    """Return the last layer of a model where it is a plain table of embeddings on top of the backbone, else None."""
+    """Return the head of a model if it is a plain table of embeddings on top of the backbone, else None."""
     layer = getattr(model.backbone, "token_embedding", None)
     if not isinstance(layer, keras.layers.ReversibleEmbedding) or not isinstance(model.output, keras.KerasTensor):
         return None
     last = model.operations[-1] is layer
-    same = all(
-        [id(variable) for variable in ours] == [id(variable) for variable in theirs]
-        for ours, theirs in (
+    same_variables = all(
+        [id(variable) for variable in whole] == [id(variable) for variable in inner]
+        for whole, inner in (
             (model.trainable_variables, model.backbone.trainable_variables),
             (model.non_trainable_variables, model.backbone.non_trainable_variables),
         )
     )
-    if not last or not same or layer.lora_enabled or layer.quantization_mode:
+    if not last or not same_variables or layer.lora_enabled or layer.quantization_mode:
         return None
     variable = layer.embeddings if layer.tie_weights else layer.reverse_embeddings
     distribution, axes, mesh = keras.distribution.distribution(), (None, None), None
@@ -139,27 +136,24 @@ def head_of(model: keras.Model) -> Head | None:
         axes, mesh = distribution.expected(variable.path, variable.shape), distribution.device_mesh.backend_mesh
     axes = axes if layer.tie_weights else axes[::-1]
     over_rows = mesh.shape[axes[0]] if mesh is not None and axes[0] else 1
-    # Devices of the axis batch have other tokens, too: the sums of rows that lie over it would be of different tokens.
+    # Devices along the axis batch have different tokens, so that sums over rows sharded by it would mix them.
     whole = axes[0] == "batch" and over_rows > 1
     chunks = 1 if whole else chunks_of(variable.shape[0 if layer.tie_weights else 1] // over_rows)
     dtype = layer.reverse_dtype or layer.compute_dtype
-    trained = any(variable is one for one in model.trainable_variables)
+    trained = any(variable is trainable for trainable in model.trainable_variables)
     return Head(variable, not layer.tie_weights, trained, dtype, layer.logit_soft_cap, chunks, axes, mesh)
 
 
 def chunks_of(rows: int) -> int:
-    """Return in how many equal chunks of `CHUNK` at most a device goes through its rows of the table.
-
-    One where no number of chunks of `SMALLEST` or more divides them.
-    """
+    """Return the number of equal chunks of a device's rows: of at most `CHUNK`, at least `SMALLEST` rows, else 1."""
     fitting = (count for count in range(1, rows // SMALLEST + 1) if rows % count == 0 and rows // count <= CHUNK)
     return next(fitting, 1)
 
 
 def chunked(hidden: jax.Array, table: jax.Array, labels: jax.Array, head: Head) -> tuple[jax.Array, jax.Array]:
-    """Return loss of each token and whether it is predicted, as `losses_and_correct` does of `hidden @ table.T`.
+    """Return the loss of each token and whether it is predicted, as `losses_and_correct`, for `hidden @ table.T`.
 
-    Its gradients have the dtypes of hidden and table, and are of the first order, in reverse mode only.
+    The gradients have the dtypes of hidden and table, and exist to first order in reverse mode only.
 
     hidden  float [records, tokens, hidden]; table  float [vocabulary, hidden]; labels  int32 [records, tokens]
     """
@@ -187,11 +181,11 @@ def chunked(hidden: jax.Array, table: jax.Array, labels: jax.Array, head: Head) 
         return sums(hidden, table, labels, gradients=False)[:2]
 
     def forward(hidden: jax.Array, table: jax.Array, labels: jax.Array) -> tuple:
-        loss, correct, *kept = sums(hidden, table, labels, gradients=not head.trained)
-        return (loss, correct), (hidden, table, labels, *kept)
+        loss, correct, *residuals = sums(hidden, table, labels, gradients=not head.trained)
+        return (loss, correct), (hidden, table, labels, *residuals)
 
-    def backward(kept: tuple, cotangents: tuple) -> tuple:
-        hidden, table, labels, normalizers, *by_hidden = kept
+    def backward(residuals: tuple, cotangents: tuple) -> tuple:
+        hidden, table, labels, normalizers, *by_hidden = residuals
         scales = cotangents[0]
         if by_hidden:
             return (scales[..., None] * by_hidden[0]).astype(hidden.dtype), jnp.zeros_like(table), None
@@ -201,8 +195,8 @@ def chunked(hidden: jax.Array, table: jax.Array, labels: jax.Array, head: Head) 
             (*inputs, of_tokens, of_tokens),
             (of_hidden, inputs[1]),
         )
-        found = function(hidden, table, labels, normalizers, scales)
-        return found[0].astype(hidden.dtype), found[1].astype(table.dtype), None
+        of_states, of_table = function(hidden, table, labels, normalizers, scales)
+        return of_states.astype(hidden.dtype), of_table.astype(table.dtype), None
 
     losses.defvjp(forward, backward)
     return losses(hidden, table, labels)
@@ -216,10 +210,7 @@ def chunks_on_device(table: jax.Array, head: Head) -> tuple[jax.Array, jax.Array
 
 
 def logits_of(hidden: jax.Array, chunk: jax.Array, head: Head) -> tuple[jax.Array, jax.Array]:
-    """Return the logits of a chunk, float32 [records, tokens, rows], and it over the whole width, [rows, hidden].
-
-    chunk  [rows, hidden], of the width what the device has; it is returned in the dtype of the multiplication
-    """
+    """Return the logits of a chunk, float32 [records, tokens, rows], and the chunk as multiplied, [rows, hidden]."""
     chunk = chunk.astype(head.dtype)
     if head.axes[1]:
         chunk = jax.lax.all_gather(chunk, head.axes[1], axis=1, tiled=True)
@@ -228,18 +219,14 @@ def logits_of(hidden: jax.Array, chunk: jax.Array, head: Head) -> tuple[jax.Arra
 
 
 def before_cap(gradients: jax.Array, logits: jax.Array, head: Head) -> jax.Array:
-    """Return gradients by the logits before the soft cap, of those by the logits after it."""
+    """Return the gradients by the logits before the soft cap from those by the logits after it."""
     return gradients if head.soft_cap is None else gradients * (1 - jnp.square(logits / head.soft_cap))
 
 
 def sums_on_device(
     hidden: jax.Array, table: jax.Array, labels: jax.Array, head: Head, gradients: bool = False
 ) -> tuple[jax.Array, ...]:
-    """Return the sums of `chunked` over a device's records, with its part of the table.
-
-    Also the logarithm of each softmax's divisor, float32 [records, tokens], and with `gradients` those of the losses by
-    the hidden states, float32 [records, tokens, hidden]
-    """
+    """Return losses, correctness and normalizers of a device's tokens; with `gradients` also those by hidden states."""
     none = jnp.zeros(labels.shape, "float32")
     before = Sums(
         highest=jnp.full(labels.shape, -jnp.inf, "float32"),
@@ -263,7 +250,7 @@ def sums_on_device(
     normalizers = sums.highest + jnp.log(sums.total)
     if sums.others is None or sums.label is None:
         return normalizers - sums.chosen, correct, normalizers
-    # Of the label, by its probability - 1 at once: where that is near 0, the difference of two terms would be rounding.
+    # The label's gradient is its probability - 1: near 0, the difference of two terms would be all rounding.
     less = before_cap(jnp.expm1(sums.chosen - normalizers), sums.chosen, head)
     by_hidden = sums.others / sums.total[..., None] + less[..., None] * sums.label
     return normalizers - sums.chosen, correct, normalizers, jax.lax.psum(by_hidden, axis) if axis else by_hidden
@@ -279,12 +266,8 @@ def gradients_on_device(
     summed: set[str],
     batch: str | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the gradients of the scaled losses, float32: by a device's hidden states, and by its part of the table.
-
-    normalizers, scales  float32 [records, tokens]; summed  axes of the mesh over which those by the table add up;
-    batch  the axis over which devices have different records, if there is one
-    """
-    # Where devices of such an axis have the same tokens, each gives its share.
+    """Return the float32 gradients of the scaled losses by a device's hidden states and by its part of the table."""
+    # The gradients by the table add up over the axes `summed`. Devices that have the same tokens each give a share.
     copies = math.prod(jax.lax.axis_size(axis) for axis in summed if axis != batch)
 
     def of_chunk(by_hidden: jax.Array, part: tuple) -> tuple:
@@ -308,15 +291,15 @@ def gradients_on_device(
 
 
 class Sums(NamedTuple):
-    """What is known of each token's logits after some chunks of the vocabulary; [records, tokens].
+    """Running sums over each token's logits after some chunks of the vocabulary; [records, tokens].
 
     highest  float32, the largest of them
     total    float32, the sum of e to the power of each minus the highest
-    chosen   float32, that of the label, 0 until it has come
+    chosen   float32, that of the label, 0 before its chunk
     guess    int32, the id of the first that is the highest
     others   float32 [records, tokens, hidden], the sum of the rows of the table but that of the label, each times its
              term of the total and the derivative of the soft cap
-    label    [records, tokens, hidden], the row of the label, 0 until it has come; both None without gradients
+    label    [records, tokens, hidden], the row of the label, 0 before its chunk; both None without gradients
     """
 
     highest: jax.Array
@@ -327,7 +310,7 @@ class Sums(NamedTuple):
     label: jax.Array | None
 
     def add(self, logits: jax.Array, labels: jax.Array, first: jax.Array, chunk: jax.Array, head: Head) -> "Sums":
-        """Return the sums with another chunk.
+        """Return the sums after another chunk.
 
         logits  float32 [records, tokens, rows], of the ids from `first` on; chunk  [rows, hidden], see `logits_of`
         """
@@ -348,7 +331,7 @@ class Sums(NamedTuple):
         return Sums(highest, self.total * before + terms.sum(-1), chosen, guess, others, label)
 
     def over_devices(self, axis: str) -> "Sums":
-        """Return the sums over the devices of an axis of the mesh, each of which has other ids; the rows stay apart."""
+        """Return the sums over a mesh axis whose devices have different ids; `others` and `label` are not summed."""
         highest = jax.lax.pmax(self.highest, axis)
         before = jnp.exp(self.highest - highest)
         total, chosen = jax.lax.psum((self.total * before, self.chosen), axis)

@@ -1,6 +1,4 @@
-"""Causal language models of keras-hub as transformers has them: config, names and weights.
-
-Pure Python.
+"""Convert causal language models of keras-hub to config, names and weights of transformers, without its import.
 
 keras-hub 0.32 has exporters of its own, for fewer families; Gemma's writes only the first of several key-value heads.
 """
@@ -22,7 +20,7 @@ from tpulm.core.files import atomic_write, write_json
 from tpulm.models.weight_names import to_matrix
 from tpulm.specs.artifacts import SHARD_INDEX
 
-# Projections of a block, by keras-hub's names of the layers in all families; those with heads are of the first three.
+# Projections of a block, by keras-hub's names of the layers in all families. The first three have heads.
 MODULES = {
     "query": "self_attn.q_proj",
     "key": "self_attn.k_proj",
@@ -35,7 +33,7 @@ MODULES = {
     "feedforward_intermediate_dense": "mlp.up_proj",
     "feedforward_output_dense": "mlp.down_proj",
 }
-# Normalizations of a block. Gemma 1 has none after attention and feed-forward, and Llama's name for the one between.
+# Normalizations of a block. Gemma 1 has none after attention and feed-forward, and Llama's name for pre_ffw_norm.
 NORMS = {
     "pre_attention_norm": "input_layernorm",
     "post_attention_norm": "post_attention_layernorm",
@@ -49,14 +47,14 @@ NORMS = {
     "key_dense_layernorm": "self_attn.k_norm",
 }
 WITHOUT_POST_NORMS = NORMS | {"pre_ffw_norm": "post_attention_layernorm"}
-# What is in no block, by the whole path of the variable.
+# Variables outside the blocks, by path.
 OUTSIDE = {
     "token_embedding/embeddings": "model.embed_tokens.weight",
     "token_embedding/reverse_embeddings": "lm_head.weight",
     "final_normalization/scale": "model.norm.weight",
     "sequence_output_layernorm/scale": "model.norm.weight",
 }
-# Of a layer in a block: the block's number and the layer's name.
+# The path of a layer in a block; groups are the block's number and the layer's name.
 LAYER = re.compile(
     rf"(?:decoder_block|transformer_layer)_(\d+)/(?:(?:self_)?attention/)?({'|'.join(MODULES | NORMS)})$"
 )
@@ -67,21 +65,21 @@ SHARD_BYTES = 2_000_000_000
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that is not in memory yet: its bytes, and a function that returns it."""
+    """A tensor that is not in memory: its number of bytes, and a function that reads it."""
 
     nbytes: int
     read: Callable[[], np.ndarray]
 
     @classmethod
     def of(cls, shape: tuple[int, ...], itemsize: int, read: Callable[[], np.ndarray]) -> "Tensor":
-        """Return the tensor of a shape with elements of `itemsize` bytes."""
+        """Return a tensor of `shape` with elements of `itemsize` bytes."""
         return cls(math.prod(shape) * itemsize, read)
 
 
 def save_shards(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int = SHARD_BYTES) -> None:
-    """Write tensors by name to `model.safetensors`, or to several files and an index where they are larger.
+    """Write tensors by name to `model.safetensors`, or to several shards and an index if they are larger.
 
-    A shard is in memory at a time. A tensor that is larger than `shard_bytes` is a shard of its own.
+    One shard is in memory at a time. A tensor that is larger than `shard_bytes` is a shard of its own.
     """
     split = split_state_dict_into_shards_factory(
         dict(tensors),
@@ -118,7 +116,7 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def class_key(backbone: "keras.Model", byte_level: bool) -> str:
-    """Return the key of CLASSES for a backbone, or the name of its class."""
+    """Return the key of CLASSES for a backbone, or the name of its class if it has none."""
     sizes, name = backbone.get_config(), type(backbone).__name__
     if name == "GemmaBackbone" and sizes["use_post_ffw_norm"] and sizes["use_post_attention_norm"]:
         return "Gemma2"
@@ -133,7 +131,7 @@ def transformers_config(
     special_ids   of its tokenizer: bos, eos, pad
     byte_level    whether the tokenizer is byte-level BPE, and not SentencePiece
 
-    Raises UserError for a model that transformers has no counterpart of.
+    Raises UserError for a model without a counterpart in transformers.
     """
     backbone = model.backbone
     sizes, kind = backbone.get_config(), class_key(backbone, byte_level)
@@ -165,7 +163,7 @@ def transformers_config(
 
 
 def refuse_unknown(kind: str, sizes: Mapping[str, Any]) -> None:
-    """Raise UserError for a model that transformers has no settings for."""
+    """Raise UserError for a model whose settings transformers does not have."""
     if kind not in CLASSES:
         known = ", ".join(name for name in CLASSES if name not in ("Gemma2", QWEN_AS_LLAMA))
         raise UserError(f"a {kind} cannot be saved for transformers; allowed: a model with a {known}.")
@@ -188,10 +186,10 @@ def refuse_unknown(kind: str, sizes: Mapping[str, Any]) -> None:
 
 
 def rotary(kind: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of rotary positions (Su et al. 2021): wavelengths, and how they are stretched."""
+    """Return the settings of rotary positions (Su et al. 2021): wavelengths and scaling."""
     if kind == "Gemma3Backbone":
         factor = sizes["global_rope_scaling_factor"]
-        # As in keras-hub, of layers with and without a window; the factor is of those without.
+        # As in keras-hub: layers with a window have the local wavelength, and no factor.
         base: dict[str, Any] = {"rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0}
     else:
         factor, base = (
@@ -212,14 +210,14 @@ def rotary(kind: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attention(kind: str, backbone: "keras.Model", sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of attention: windows, soft caps, what scores are scaled by."""
+    """Return the settings of attention: windows, soft caps, and the scale of scores."""
     if kind in ("Gemma2", "Gemma3Backbone"):
         attentions = [layer.attention for layer in backbone.transformer_layers]
         by_head = attentions[0].query_head_dim_normalize
-        # Other kernels than the plain one forget soft caps in transformers 4.57; the name is what a config takes it by.
+        # All kernels but eager ignore soft caps in transformers 4.57; this key of a config selects it.
         plain = {"_attn_implementation": "eager"} if sizes["attention_logit_soft_cap"] else {}
         return plain | {
-            "layer_types": [SLIDING if one.use_sliding_window_attention else FULL for one in attentions],
+            "layer_types": [SLIDING if layer.use_sliding_window_attention else FULL for layer in attentions],
             "sliding_window": sizes["sliding_window_size"],
             "attn_logit_softcapping": sizes["attention_logit_soft_cap"],
             "final_logit_softcapping": sizes["final_logit_soft_cap"],
@@ -236,11 +234,11 @@ def attention(kind: str, backbone: "keras.Model", sizes: Mapping[str, Any]) -> d
 
 
 def transformers_name(path: str, post_norms: bool) -> str:
-    """Return transformers' name of the variable of a causal model that has this path in keras-hub.
+    """Return transformers' name of the variable at a path of a causal model in keras-hub.
 
-    post_norms   whether blocks have a normalization after attention, too
+    post_norms   whether blocks also have a normalization after attention
 
-    Raises UserError for a variable that transformers has no counterpart of.
+    Raises UserError for a variable without a counterpart in transformers.
     """
     if path in OUTSIDE:
         return OUTSIDE[path]
@@ -254,22 +252,22 @@ def transformers_name(path: str, post_norms: bool) -> str:
 
 
 def tensors_of(model: "keras.Model", byte_level: bool) -> dict[str, Tensor]:
-    """Return the weights of a causal model by transformers' names, to be read one by one.
+    """Return the weights of a causal model by transformers' names, each read when it is written.
 
-    byte_level   as for `transformers_config`. Raises UserError for what transformers has no counterpart of.
+    byte_level   as for `transformers_config`. Raises UserError for a weight without a counterpart in transformers.
     """
     weights = model.backbone.weights
     post_norms = any(weight.path.endswith("post_attention_norm/scale") for weight in weights)
-    found = {}
+    tensors = {}
     for weight in weights:
         read = partial(read_weight, weight)
         name = transformers_name(weight.path, post_norms)
-        found[name] = Tensor.of(weight.shape, weight.value.dtype.itemsize, read)
+        tensors[name] = Tensor.of(weight.shape, weight.value.dtype.itemsize, read)
         if name.endswith("o_proj.weight") and class_key(model.backbone, byte_level) == QWEN_AS_LLAMA:
-            # The bias that Llama's has, too; transformers would draw it.
-            nothing = partial(np.zeros, weight.shape[-1:], weight.value.dtype)
-            found[name.replace("weight", "bias")] = Tensor.of(weight.shape[-1:], weight.value.dtype.itemsize, nothing)
-    return found
+            # Llama also has this bias, which transformers would draw.
+            zeros = partial(np.zeros, weight.shape[-1:], weight.value.dtype)
+            tensors[name.replace("weight", "bias")] = Tensor.of(weight.shape[-1:], weight.value.dtype.itemsize, zeros)
+    return tensors
 
 
 def read_weight(weight: "keras.Variable") -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The transformers config of a masked language model, without importing TensorFlow."""
+"""Make the transformers config of a masked language model, without importing TensorFlow."""
 
 from transformers import AutoConfig, PretrainedConfig
 
@@ -10,8 +10,8 @@ from tpulm.specs.masked_sizes import KINDS, sizes_of
 def model_config(model: dict, manifest: dict, where: str, backend: str = "tensorflow") -> PretrainedConfig:
     """Return the transformers config of `model`, with vocabulary and special ids of the TFRecords' manifest.
 
-    Raises UserError, naming `where` in the user's config, for an architecture that cannot be trained here, an unknown
-    key, or too few positions for this tokenizer's pad id.
+    Raises UserError, naming `where` in the user's config, for an architecture that `backend` cannot train, an unknown
+    key, or too few positions for the records and the pad id.
     """
     architecture = model["architecture"]
     find_architecture(architecture, where, backend)
@@ -34,7 +34,7 @@ def model_config(model: dict, manifest: dict, where: str, backend: str = "tensor
 def init_config(path: str, manifest: dict, where: str, backend: str = "tensorflow") -> PretrainedConfig:
     """Return the transformers config of a model that a run starts from; path  its config.json.
 
-    Raises UserError, naming `where` in the user's config, where it cannot read the records of the manifest.
+    Raises UserError, naming `where` in the user's config, if it cannot read the records of the manifest.
     """
     config = AutoConfig.from_pretrained(path)
     if backend == "jax":
@@ -45,7 +45,7 @@ def init_config(path: str, manifest: dict, where: str, backend: str = "tensorflo
 
 
 def check_positions(config: PretrainedConfig, manifest: dict, where: str, backend: str) -> None:
-    """Check that a model has a position for each token of a record. Raises UserError."""
+    """Raise UserError if a model has fewer positions than a record has tokens."""
     after_pad = find_architecture(config.model_type, where, backend).after_pad
     ids = manifest["special_ids"]
     positions = getattr(config, "max_position_embeddings", None)

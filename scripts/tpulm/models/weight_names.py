@@ -1,7 +1,7 @@
-"""Names and axes of variables: here, and in the folders of transformers. Without Keras.
+"""Convert names and axes of variables between Keras models and folders of transformers, without importing Keras.
 
-Layers of masked models have transformers' names. Its matrices are [outputs, inputs]; kernels here have the axes of the
-inputs and of the outputs, those of attention with the heads apart, in an order that depends on the layer.
+Layers of masked models have transformers' names. Its matrices are [outputs, inputs]; kernels of Keras have axes of the
+inputs and of the outputs, in attention also of the heads, in an order that depends on the layer.
 """
 
 import math
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 WITH_HEADS = ("query", "key", "value")
 # The kinds of a layer's variables, by Keras' names.
 KINDS = {"kernel": "weight", "gamma": "weight", "embeddings": "weight", "beta": "bias"}
-# Variables of the heads of masked models, whose layers have other names.
+# Biases of the heads of masked models, which have other names in transformers.
 BIASES = {"lm_head/output_bias": "lm_head.bias", "head/output_bias": "decoder.bias"}
-# Matrices of transformers that stand for several kernels, one below the other, in this order.
+# Matrices of transformers that stack several kernels, in the order of PARTS.
 JOINED = re.compile(r"(.*\.(?:Wqkv|Wi))\.(query|key|value|activated|gate)\.weight")
 PARTS = ("query", "key", "value", "activated", "gate")
-# RoBERTa only: transformers has rows up to the pad id, which are never used, and token types, of which a text has the
-# first: here it is a part of each position.
+# RoBERTa only: transformers has unused rows of positions up to the pad id, and an embedding of token type 0, which is
+# added to each position here.
 POSITIONS = "roberta.embeddings.position_embeddings.weight"
 TOKEN_TYPES = "roberta.embeddings.token_type_embeddings.weight"
 
 
 def inputs_of(path: str, axes: int) -> tuple[int, ...]:
-    """Return which axes of a kernel are those of its inputs; path  of the variable."""
+    """Return the axes of a kernel that are its inputs; path  of the variable, axes  their number."""
     layer = re.split(r"[./]", path)[-2]
     if layer in WITH_HEADS and axes == 3:  # Gemma's [heads, hidden, width], others' [hidden, heads, width]
         return (1,) if path.startswith("decoder_block") else (0,)
@@ -57,7 +57,7 @@ def to_matrix(path: str, array: np.ndarray) -> np.ndarray:
 
 
 def from_matrix(path: str, array: np.ndarray, shape: Iterable[int]) -> np.ndarray:
-    """Return the inverse of `to_matrix`, of this shape. Raises ValueError for another number of values."""
+    """Return the variable of `shape` for a matrix of `to_matrix`. Raises ValueError for another number of values."""
     shape = tuple(shape)
     if path.endswith(("kernel", "reverse_embeddings")):
         order = order_of(path, len(shape))
@@ -66,39 +66,39 @@ def from_matrix(path: str, array: np.ndarray, shape: Iterable[int]) -> np.ndarra
 
 
 def masked_name(path: str) -> str:
-    """Return transformers' name of a variable of a masked model; parts of a joined matrix have a name each."""
+    """Return transformers' name of a variable of a masked model; parts of a joined matrix have separate names."""
     layer, _, kind = path.rpartition("/")
     name = f"{layer}.{KINDS.get(kind, kind)}".replace("/", ".").replace("lm_head.intermediate_", "lm_head.")
     return BIASES.get(path, name)
 
 
 def to_transformers(arrays: Mapping[str, np.ndarray], pad_id: int) -> dict[str, np.ndarray]:
-    """Return the variables of a masked model, by path, as those of transformers, by name."""
-    found: dict[str, np.ndarray] = {}
+    """Return the weights of transformers by name from the variables of a masked model by path."""
+    weights: dict[str, np.ndarray] = {}
     joined: defaultdict[str, dict[str, np.ndarray]] = defaultdict(dict)
     for path, array in arrays.items():
         name, matrix = masked_name(path), to_matrix(path, array)
         if match := JOINED.fullmatch(name):
             joined[f"{match[1]}.weight"][match[2]] = matrix
         else:
-            found[name] = matrix
+            weights[name] = matrix
     for name, parts in joined.items():
-        found[name] = np.concatenate([parts[part] for part in PARTS if part in parts])
-    if POSITIONS in found:
-        positions = found[POSITIONS]
+        weights[name] = np.concatenate([parts[part] for part in PARTS if part in parts])
+    if POSITIONS in weights:
+        positions = weights[POSITIONS]
         unused = np.zeros((pad_id + 1, positions.shape[1]), positions.dtype)
-        found |= {POSITIONS: np.concatenate([unused, positions]), TOKEN_TYPES: unused[:1]}
-    return found
+        weights |= {POSITIONS: np.concatenate([unused, positions]), TOKEN_TYPES: unused[:1]}
+    return weights
 
 
 def from_transformers(
     arrays: Mapping[str, np.ndarray], variables: "Iterable[keras.Variable]", pad_id: int
 ) -> dict[str, np.ndarray]:
-    """Return the variables of a masked model, by path, from those of transformers, by name.
+    """Return the variables of a masked model by path from the weights of transformers by name.
 
-    Raises UserError where one is missing, ValueError where one has another number of values.
+    Raises UserError if one is missing, ValueError if one has another number of values.
     """
-    arrays, found = dict(arrays), {}
+    arrays, values = dict(arrays), {}
     if {POSITIONS, TOKEN_TYPES} <= set(arrays):
         arrays[POSITIONS] = arrays[POSITIONS][pad_id + 1 :] + arrays[TOKEN_TYPES][0]
     for variable in variables:
@@ -109,7 +109,7 @@ def from_transformers(
             raise UserError(f"the weights of the model folder lack {name}; allowed: the weights of a masked model.")
         array = arrays[name]
         if part is not None:
-            own = PARTS[:3] if part in WITH_HEADS else PARTS[3:]
-            array = np.split(array, len(own))[own.index(part)]
-        found[variable.path] = from_matrix(variable.path, array, variable.shape)
-    return found
+            joined = PARTS[:3] if part in WITH_HEADS else PARTS[3:]
+            array = np.split(array, len(joined))[joined.index(part)]
+        values[variable.path] = from_matrix(variable.path, array, variable.shape)
+    return values

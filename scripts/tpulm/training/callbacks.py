@@ -1,4 +1,4 @@
-"""Step callbacks: what a trainer does between two steps of a segment."""
+"""Step callbacks: evaluations, snapshots, profiles and stops between two steps of a segment."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -12,37 +12,37 @@ from tpulm.core.processes import LOST, STOPPED, Stopped, StopRequest
 from tpulm.training.history import FigureReader, History, Phases
 from tpulm.training.snapshots import Snapshots
 
-SNAPSHOT_INTERVAL = 50  # between two snapshots at the least, in multiples of the time that one takes
-SECONDS_BETWEEN_AGREEMENTS = 30  # between two moments at which processes agree whether a snapshot is due
+SNAPSHOT_INTERVAL = 50  # minimum time between two snapshots, in multiples of the time that one takes
+SECONDS_BETWEEN_AGREEMENTS = 30  # between two agreements of the processes whether a snapshot is due
 
 
 class Trainable(Protocol):
-    """What a trainer can do between two steps."""
+    """The interface of a trainer between two steps."""
 
     def state_parts(self) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
         """Return the parts of arrays that this process keeps, and the shapes of the arrays; see `Snapshots.save`."""
 
     def load(self, weights: Any, optimizer: Any, source: str) -> None:
-        """Take the state from arrays by name; `source` names them in errors."""
+        """Load the state from arrays by name; `source` names them in errors."""
 
 
 class Tracing(Protocol):
     """A trace of some steps, see tpulm.training.profiling.
 
-    found  when it has ended, see `History.profiled`
+    summary  when it has ended, see `History.profiled`
     """
 
-    found: dict | None
+    summary: dict | None
 
     def at(self, step: int, wait: Callable[[], None], say: Callable[[str], None]) -> bool:
-        """Start or end it where so many steps are made; return whether it did."""
+        """Start or end the trace after `step` steps of the run, if due; return whether it did."""
 
     def end(self, step: int, say: Callable[[str], None]) -> None:
-        """End it, if it has begun."""
+        """End the trace, if it has begun."""
 
 
 class SingleProcess:
-    """How the processes that train agree, where there is one of them."""
+    """The coordinator of a run that trains in one process."""
 
     def first(self, values: list[int]) -> list[int]:
         """Return the values of the first process."""
@@ -61,9 +61,9 @@ class StepCallbacks:
     """The callbacks of one segment, a context: within it, SIGTERM and Ctrl-C wait for the end of a step.
 
     trainer         holds the state; history  of the segment
-    measure         returns the held-out figures; takes a function that passes the batches on, and may raise
+    measure         returns the held-out figures; takes a function that passes on the batches, and may raise
     evaluate_every  steps between two evaluations within the segment; None for none
-    coordinator     how the processes that train agree
+    coordinator     of the processes that train
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class StepCallbacks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give signals their effect back."""
+        """Restore the effect of signals."""
         self.request.restore()
 
     def resume(self) -> bool:
-        """Go on from the segment's snapshot, if there is one; return whether there is."""
+        """Resume from the newest snapshot of the segment; return whether there is one."""
         with ExitStack() as local:
             snapshot = self.snapshots.latest(local)
             if snapshot:
@@ -106,14 +106,14 @@ class StepCallbacks:
         return snapshot is not None
 
     def __call__(self, step: int, reader: FigureReader) -> None:
-        """Pause after `step` steps of the run, if there is reason to; `reader` has losses that are still to be read.
+        """Trace, evaluate, stop or save after `step` steps of the run, if due; `reader` has figures yet to be read.
 
-        Raises Stopped, after a snapshot, where SIGTERM or Ctrl-C came.
+        Raises Stopped, after a snapshot, at SIGTERM or Ctrl-C.
         """
-        # After the last step a trace would be of none: `finish` ends one that has begun.
+        # A trace would be empty after the last step; `finish` ends one that has begun.
         within = step < self.history.last
         if self.profile and within and self.profile.at(step, reader.finish, self.say):
-            self.history.profiled(self.profile.found)
+            self.history.profiled(self.profile.summary)
             self.history.restart_clock()
         if self.evaluates_at(step):
             reader.finish()
@@ -127,9 +127,9 @@ class StepCallbacks:
             self.history.restart_clock()
 
     def defer_signals(self) -> None:
-        """Take note of signals from here on: called after each dispatch, so that the first can be broken off.
+        """Defer signals from now on; called after each dispatch, so that the first can be interrupted.
 
-        Where several processes train, JAX takes note, in all of them.
+        With several processes, JAX handles signals in all of them.
         """
         if "compile" not in self.phases.seconds:
             self.phases.end("compile")
@@ -137,44 +137,44 @@ class StepCallbacks:
             self.request.defer()
 
     def evaluates_at(self, step: int) -> bool:
-        """Return whether the model is measured after this step, within the segment."""
+        """Return whether the model is evaluated after this step, within the segment."""
         within = self.first < step < self.history.last
         return bool(self.evaluate_every) and step % (self.evaluate_every or 1) == 0 and within
 
     def redo_evaluation(self) -> None:
-        """Make the evaluation that was broken off when the snapshot was made from which training goes on."""
+        """Repeat the evaluation that was interrupted by the snapshot from which training resumes."""
         self.phases.end("load")
         if self.evaluates_at(self.history.step) and self.history.step not in self.history.held_out:
             self.evaluate()
 
     def evaluate(self) -> dict[str, float]:
-        """Measure the model at the step that the history has come to; return the held-out figures."""
+        """Evaluate the model at the history's current step; return the held-out figures."""
         figures = self.measure(self.stop_between)
         self.history.evaluated(figures, keep=bool(self.evaluate_every))
         return figures
 
     def stop_between(self, batches: Iterable) -> Iterator:
-        """Yield batches; stops between two of them where SIGTERM came. The state is that before the evaluation."""
+        """Yield batches, and stop between two of them at SIGTERM, in the state before the evaluation."""
         for batch in batches:
             if self.stops():
                 self.stop()
             yield batch
 
     def stops(self) -> bool:
-        """Return whether it is time to stop, in all processes alike."""
+        """Return whether to stop now, the same in all processes."""
         self.moment += 1
         return self.coordinator.stops(self.request, self.moment)
 
     def stop(self) -> None:
         """Make a snapshot and raise Stopped."""
-        said = f"{STOPPED}{self.request.name or 'SIGTERM'} at step {self.history.step}"
+        sentence = f"{STOPPED}{self.request.name or 'SIGTERM'} at step {self.history.step}"
         if self.snapshots.folder is None:
-            raise Stopped(f"{said}; {LOST}")
+            raise Stopped(f"{sentence}; {LOST}")
         self.save()
-        raise Stopped(f"{said}; the next snakemake resumes from this step.")
+        raise Stopped(f"{sentence}; the next snakemake resumes from this step.")
 
     def snapshot_due(self) -> bool:
-        """Return whether it is time for a snapshot that nobody asked for, in all processes alike."""
+        """Return whether a periodic snapshot is due, the same in all processes."""
         self.steps += 1
         if not self.period or self.snapshots.folder is None or self.steps < self.agreement:
             return False
@@ -185,17 +185,17 @@ class StepCallbacks:
         return bool(due)
 
     def finish(self) -> dict[str, float]:
-        """Measure the model at the end of the segment; return the held-out figures."""
+        """Evaluate the model at the end of the segment; return the held-out figures."""
         if self.profile:
             self.profile.end(self.history.step, self.say)
-            self.history.profiled(self.profile.found)
+            self.history.profiled(self.profile.summary)
         self.phases.end("train")
         figures = self.evaluate()
         self.phases.end("evaluate")
         return figures
 
     def segment_written(self) -> None:
-        """Report where the time went, after the checkpoint is written; its snapshot is needed no more."""
+        """Report the seconds of the phases after the checkpoint is written, and delete the snapshots."""
         self.phases.end("write")
         self.history.report(self.phases.record(self.history.step))
         self.snapshots.delete()

@@ -1,4 +1,4 @@
-"""Checkpoints: named arrays as safetensors, and everything else that the next segment needs as JSON.
+"""Write and verify checkpoints: arrays as safetensors, and everything else that the next segment needs as JSON.
 
 weights.safetensors    the model's variables
 optimizer.safetensors  the optimizer's variables
@@ -28,10 +28,9 @@ from tpulm.training.history import History
 
 
 def previous(files: list[str]) -> dict[str, str] | None:
-    """Return the parts of the checkpoint that a segment starts from by name, None for the first segment.
+    """Return the paths of the checkpoint that a segment starts from by part, None for the first segment.
 
-    Raises UserError when one of its files is not the one that its state.json names. Of processes that train together
-    only their parent reads them for that.
+    Raises UserError for a file that does not match state.json; of several processes, only their parent checks.
     """
     if not files:
         return None
@@ -42,7 +41,7 @@ def previous(files: list[str]) -> dict[str, str] | None:
 
 
 def verify_checkpoint(parts: dict[str, str]) -> dict:
-    """Return the state of a checkpoint after comparing its files with it. Raises UserError naming what is damaged."""
+    """Return the state of a checkpoint whose files match it. Raises UserError naming a damaged file."""
     state = read_state(parts["state"])
     digests = sha256_of_each(parts[part] for part in CHECKPOINT_ARRAYS)
     for part, digest in zip(CHECKPOINT_ARRAYS, digests, strict=True):
@@ -55,7 +54,7 @@ def verify_checkpoint(parts: dict[str, str]) -> dict:
 
 
 def read_state(path: str) -> dict:
-    """Return a state.json. Raises UserError when it is damaged."""
+    """Return the contents of a state.json. Raises UserError if it is damaged."""
     try:
         state = read_json(path)
         known = {"step", "evaluation", "best", "stopped_at"} <= set(state)
@@ -79,14 +78,14 @@ def save_checkpoint(
 ) -> None:
     """Write the checkpoint at the end of a segment.
 
-    outputs     paths of weights, optimizer, best and state; `previous` those of the checkpoint before, None at first
-    recipe      the segment's, its `last` step among it
+    outputs     paths of weights, optimizer, best and state; previous  those of the previous checkpoint, None at first
+    recipe      of the segment, with its `last` step
     weights, optimizer  named arrays, as `save_arrays` takes them
-    evaluation  held-out figures at that step, with `loss` among them; lower is better
-    is_main_process  whether this process writes what is not spread over several
-    notes       what else the state says of how the segment was trained
+    evaluation  held-out figures at that step, with `loss`; lower is better
+    is_main_process  whether this process writes best and state, too
+    notes       further entries of the state on how the segment was trained
 
-    Raises UserError when the held-out loss is not finite: nothing is written then.
+    Raises UserError if the held-out loss is not finite; nothing is written then.
     """
     step, loss = recipe["last"], evaluation["loss"]
     if not math.isfinite(loss):
@@ -117,7 +116,7 @@ def save_checkpoint(
 
 
 def write_state(outputs: dict[str, str], state: dict, recipe: dict, previous: dict[str, str] | None) -> None:
-    """Write state.json with the fingerprints of the files, which are there already."""
+    """Write state.json with the SHA-256 of the other files, which exist already."""
     digests = sha256_of_each(outputs[part] for part in CHECKPOINT_ARRAYS)
     state |= {
         "recipe": recipe,
@@ -128,12 +127,12 @@ def write_state(outputs: dict[str, str], state: dict, recipe: dict, previous: di
 
 
 def how_trained(state: dict) -> dict:
-    """Return how a run was trained, for its metrics, from the state of its last checkpoint."""
+    """Return the entries of a run's metrics on how it was trained, from the state of its last checkpoint."""
     return {key: state[key] for key in ("attention",) if key in state}
 
 
 def trained_for(state: dict, manifest: dict) -> dict:
-    """Return steps and epochs of a run, for its metrics.
+    """Return the entries steps and epochs of a run's metrics.
 
     state  of its last checkpoint; manifest  of the records that it was trained on
     """
@@ -145,11 +144,10 @@ def trained_for(state: dict, manifest: dict) -> dict:
 def stopped_early(
     outputs: dict[str, str], recipe: dict, previous: dict[str, str] | None, say: Callable[[str], None]
 ) -> bool:
-    """Return whether the run has stopped before this segment; if so, its checkpoint is the one before, passed on.
+    """Return whether the run has stopped before this segment; if so, write its checkpoint from the previous one.
 
-    A run stops when the last `recipe["patience"]` evaluations brought no new lowest held-out loss. Nothing trains on
-    from there: weights and optimizer are empty. Best is a copy and no hard link: Snakemake touches what a job made,
-    and would make the checkpoint before newer than what came of it.
+    A run stops when the last `recipe["patience"]` evaluations brought no new lowest held-out loss. Then weights and
+    optimizer are empty, since nothing trains on from them.
     """
     if not previous:
         return False
@@ -157,14 +155,15 @@ def stopped_early(
     if before["stopped_at"] is None and not (patience and before["evaluations_since_best"] >= patience):
         return False
     stopped_at = before["stopped_at"] or before["step"]
+    # A hard link would not do: Snakemake touches outputs, so the previous checkpoint would be newer than its results.
     with atomic_write(outputs["best"]) as partial:
         shutil.copyfile(previous["best"], partial)
     save_arrays(outputs["weights"], {})
     save_arrays(outputs["optimizer"], {})
-    kept = {key: before[key] for key in ("evaluation", "best", "evaluations_since_best")} | how_trained(before)
-    write_state(outputs, {"step": recipe["last"], **kept, "stopped_at": stopped_at}, recipe, previous)
-    none = History(recipe["first"], recipe["last"], 0, say)
-    none.write(outputs["history"], outputs["timings"], bool(recipe.get("evaluate_every")))
+    entries = {key: before[key] for key in ("evaluation", "best", "evaluations_since_best")} | how_trained(before)
+    write_state(outputs, {"step": recipe["last"], **entries, "stopped_at": stopped_at}, recipe, previous)
+    empty_history = History(recipe["first"], recipe["last"], 0, say)
+    empty_history.write(outputs["history"], outputs["timings"], bool(recipe.get("evaluate_every")))
     best = before["best"]
     say(
         f"stopped at step {stopped_at}: no held-out loss below the {best['evaluation']['loss']:.4f} of step "

@@ -13,14 +13,14 @@ AHEAD = 4  # batches prepared, and steps dispatched, before they are needed
 
 
 def own_rows(sharding: NamedSharding, size: int) -> slice:
-    """Return which of the `size` records of a batch this process has to read: those of its own devices."""
+    """Return the slice of a batch's `size` records that the devices of this process need."""
     rows = NamedSharding(sharding.mesh, PartitionSpec(sharding.spec[-1]))
     places = [index[0].indices(size) for index in rows.addressable_devices_indices_map((size,)).values()]
     return slice(min(place[0] for place in places), max(place[1] for place in places))
 
 
 def on_devices(array: np.ndarray, sharding: NamedSharding, rows: slice, size: int) -> jax.Array:
-    """Return the records `rows` of a batch of `size` records as this process's part of the whole on all devices.
+    """Return the array on all devices of a batch of `size` records, of which this process has the slice `rows`.
 
     array  [rows, ...], or [steps, rows, ...] where `sharding` has the steps in front
     """
@@ -43,8 +43,8 @@ def batches(
 ) -> Iterator[dict[str, jax.Array]]:
     """Yield the batches of a span of steps, on the devices; grain prepares some ahead.
 
-    load   function of a step and the rows wanted that returns a dict of arrays [rows, ...]: of nothing else,
-           so that a run can begin at any step
+    load   function of a step and a slice of rows that returns a dict of arrays [rows, ...]; it depends on nothing
+           else, so that a run can begin at any step
     span   the first step, counted from 0, and the one after the last
     """
     sharding = batch_sharding(distribution, steps_per_execution)

@@ -1,4 +1,4 @@
-"""Loss and accuracy of a JAX model on held-out batches."""
+"""Measure loss and accuracy of a JAX model on held-out batches."""
 
 from collections.abc import Callable, Iterable
 
@@ -27,7 +27,7 @@ class Evaluator:
     """Measures a model on held-out batches; compiled once."""
 
     def __init__(self, model: keras.Model, distribution: Sharded, task: Callable):
-        """Take a model, how it is sharded, and what it predicts (of `tpulm.training.train_step`)."""
+        """Take a model, its sharding, and its objective, a function of `tpulm.training.train_step`."""
         self.model, self.sharding = model, batch_sharding(distribution)
         self.replicas = distribution.num_model_replicas
         self.eval_step = jax.jit(make_eval_step(model, task), out_shardings=replicated_sharding(distribution))
@@ -40,7 +40,7 @@ class Evaluator:
         return self.measure(trainable, frozen, data)
 
     def measure(self, trainable: list, frozen: list, data: Iterable[dict[str, np.ndarray]]) -> dict[str, float]:
-        """Return the same with these values of the model's variables.
+        """Return the figures of `held_out_metrics` with the given values of the model's variables.
 
         data  batches of one size, arrays [records, ...]; rows of zeros, which weigh nothing, even out the replicas
         """
@@ -48,11 +48,11 @@ class Evaluator:
         for arrays in data:
             batch = {name: self.place(array) for name, array in arrays.items()}
             sums.append(self.eval_step(trainable, frozen, batch))
-            if len(sums) > AHEAD:  # batches that wait take memory; on virtual devices, many of them wait for ever
+            if len(sums) > AHEAD:  # waiting batches take memory; on virtual devices, many of them deadlock
                 jax.block_until_ready(sums[-AHEAD])
         return held_out_metrics(*np.array(sums, np.float64).sum(0))
 
     def place(self, array: np.ndarray) -> jax.Array:
-        """Return an array that every process holds whole as one that is sharded over the devices."""
+        """Return an array that every process holds whole, padded and sharded over the devices."""
         array = np.pad(array, [(0, -len(array) % self.replicas)] + [(0, 0)] * (array.ndim - 1))
         return on_devices(array, self.sharding, slice(0, len(array)), len(array))

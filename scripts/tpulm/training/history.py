@@ -1,12 +1,12 @@
-"""The history of a segment's steps: one CSV of numbers that repeat exactly, one of timings that do not.
+"""The history of a segment's steps: a CSV of figures that repeat exactly, and a CSV of timings.
 
 history.csv   step, loss (nats per predicted token), accuracy (share of its predictions that are correct, ties
               included), learning_rate, gradient_norm (of all variables, before any clipping); held_out_loss at some
-              steps, where evaluate_every asks for it
+              steps, with evaluate_every
 timings.csv   step, seconds_per_step, tokens_per_second, devices (JSON: how many, by kind), software (names and versions
               of what the process has imported), profile (where a profile ended: JSON, see `History.profiled`)
 
-`Phases` tells what of the time of a segment is training, and what is the gap between two segments.
+`Phases` measures what of a segment's time is training, and what the gap between two segments.
 """
 
 import csv
@@ -33,8 +33,7 @@ TIMINGS = ("step", "seconds_per_step", "tokens_per_second")
 class History:
     """Collects the figures of each step, prints progress, and stops a run that diverges.
 
-    They are loss, accuracy, learning rate and the norm of the gradients. Steps are counted from 1 here: row `s` is the
-    s-th update.
+    Steps are counted from 1 here: row `s` is the s-th update.
     """
 
     def __init__(
@@ -48,8 +47,8 @@ class History:
     ):
         """Record steps `first` + 1 to `last`, a segment; `say` takes the progress lines.
 
-        seconds_at_peak  what a step would take if the devices did nothing but its FLOPs, at their peak, for the MFU
-        devices          that train, on all hosts: how many, by kind
+        seconds_at_peak  minimum seconds of a step at the peak FLOPs of the devices, for the MFU
+        devices          that train, on all hosts: number by kind
         """
         self.step, self.last = first, last
         self.tokens_per_step, self.say = tokens_per_step, say
@@ -66,7 +65,7 @@ class History:
         self.mark = time.perf_counter()
 
     def state(self) -> dict:
-        """Return the state for `restore`, of JSON types."""
+        """Return the state for `restore`, in JSON types."""
         held_out = list(self.held_out.items())
         profiles = list(self.profiles.items())
         return {
@@ -74,23 +73,21 @@ class History:
         }  # fmt: skip
 
     def restore(self, state: dict) -> None:
-        """Go on with the history that another object had, in the middle of the same segment."""
+        """Continue the history with this `state`, in the middle of the same segment."""
         self.step, self.rows, self.timings = state["step"], list(state["rows"]), list(state["timings"])
         self.held_out = {step: loss for step, loss in state["held_out"]}
-        self.profiles = {step: found for step, found in state["profiles"]}
+        self.profiles = {step: profile for step, profile in state["profiles"]}
 
     def restart_clock(self) -> None:
-        """Forget the time since the last call, such as a compilation or an evaluation."""
+        """Leave out the time since the last call, such as a compilation or an evaluation."""
         self.mark = time.perf_counter()
 
     def add(
         self, losses: list[float], accuracies: list[float], norms: list[float], learning_rates: list[float]
     ) -> None:
-        """Take losses (nats per predicted token), accuracies, norms of the gradients and learning rates.
+        """Add the figures of the steps since the last call; losses  nats per predicted token, norms  of the gradients.
 
-        They are of the steps since the last call.
-
-        Raises UserError at a loss that is not finite.
+        Raises UserError for a loss that is not finite.
         """
         seconds = time.perf_counter() - self.mark
         for loss, accuracy, norm, rate in zip(losses, accuracies, norms, learning_rates, strict=True):
@@ -124,23 +121,23 @@ class History:
         self.restart_clock()
 
     def evaluated(self, figures: dict[str, float], keep: bool) -> None:
-        """Take the held-out figures at the step that the history has come to; with `keep`, for history.csv too."""
+        """Report the held-out figures at the current step; with `keep`, also for history.csv."""
         if keep:
             self.held_out[self.step] = figures["loss"]
         self.report({"step": self.step, "held_out": figures})
         self.restart_clock()
 
-    def profiled(self, found: dict | None) -> None:
-        """Take what a profile found that ended at the step that the history has come to; None where none has ended.
+    def profiled(self, summary: dict | None) -> None:
+        """Keep the summary of a profile that has ended at the current step; None if none has ended.
 
-        steps       the first and the last that were traced
-        operations  the costliest: names, and their shares of the time of all
+        steps       the first and the last traced step
+        operations  names of the costliest, and their shares of the time of all
         """
-        if found and found not in self.profiles.values():
-            self.profiles[self.step] = found
+        if summary and summary not in self.profiles.values():
+            self.profiles[self.step] = summary
 
     def report(self, record: dict) -> None:
-        """Pass a record of live metrics on, and say its line; where the terminal reads the records, to the log only."""
+        """Pass on a record of live metrics, and say its line; only to the log if the terminal reads the records."""
         if self.live:
             self.live.write(record)
         if shown_in_place():
@@ -149,19 +146,19 @@ class History:
             self.say(line(record))
 
     def write(self, history: str, timings: str, held_out: bool = False) -> None:
-        """Write both files; with `held_out`, the first with that column."""
-        head, rows = f"{','.join(FIGURES)}\n", self.rows
+        """Write both files; with `held_out`, the history has the column held_out_loss."""
+        header, rows = f"{','.join(FIGURES)}\n", self.rows
         if held_out:
-            head = head.replace("\n", ",held_out_loss\n")
+            header = header.replace("\n", ",held_out_loss\n")
             losses = {str(step): f"{loss:.9g}" for step, loss in self.held_out.items()}
             rows = [f"{row.rstrip()},{losses.get(row.partition(',')[0], '')}\n" for row in rows]
-        write_text(history, head + "".join(rows))
+        write_text(history, header + "".join(rows))
         table = io.StringIO()
         writer = csv.writer(table, lineterminator="\n")
         writer.writerow([*TIMINGS, "devices", "software", "profile"])
         for row in self.timings:
-            found = self.profiles.get(row[0])
-            writer.writerow([*row, json.dumps(found) if found else ""])
+            profile = self.profiles.get(row[0])
+            writer.writerow([*row, json.dumps(profile) if profile else ""])
         write_text(timings, table.getvalue())
 
 
@@ -176,9 +173,9 @@ def held_out_metrics(loss: float, correct: float, count: float) -> dict[str, flo
 
 
 class FigureReader:
-    """Takes the figures of steps as they are dispatched, and reads them from the devices now and then.
+    """Takes the figures of steps as they are dispatched, and reads them from the devices every few seconds.
 
-    Reading waits for the devices; doing so at every step would leave them idle while Python runs.
+    Reading waits for the devices, which at every step would leave them idle while Python runs.
     """
 
     SECONDS = 5.0  # between two lines of progress, about
@@ -190,7 +187,7 @@ class FigureReader:
         self.rates: list[float] = []
 
     def add(self, figures: object, rates: np.ndarray) -> None:
-        """Take the figures of one step [3] or several [steps, 3], still on the device; learning rates [steps].
+        """Take the figures of one step [3] or several [steps, 3], still on the devices; learning rates [steps].
 
         figures  loss in nats per predicted token, accuracy, norm of the gradients
         """
@@ -200,22 +197,19 @@ class FigureReader:
             self.finish()
 
     def finish(self) -> None:
-        """Read what is waiting."""
+        """Read the figures that wait, and add them to the history."""
         if not self.figures:
             return
-        found = np.concatenate([np.atleast_2d(figures) for figures in self.figures]).astype(float).T.tolist()
+        rows = np.concatenate([np.atleast_2d(figures) for figures in self.figures])
+        losses, accuracies, norms = rows.astype(float).T.tolist()
         seconds = (time.perf_counter() - self.history.mark) / len(self.rates)
-        losses, accuracies, norms = found
         self.history.add(losses, accuracies, norms, self.rates)
         self.due = 10 if self.due == 1 else max(1, min(1000, round(self.SECONDS / max(seconds, 1e-6))))
         self.figures, self.rates = [], []
 
 
 def process_age(process: int | str = "self") -> float:
-    """Return how many seconds ago a process was started (Linux), this one or that of an id.
-
-    0 where the system does not say.
-    """
+    """Return the seconds since a process, an id or self, was started (Linux); 0.0 if they are unknown."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
@@ -246,4 +240,4 @@ class Phases:
 
     def record(self, step: int) -> dict:
         """Return the record of live metrics at the end of the segment."""
-        return {"step": step, "seconds": {name: round(taken, 3) for name, taken in self.seconds.items()}}
+        return {"step": step, "seconds": {name: round(seconds, 3) for name, seconds in self.seconds.items()}}

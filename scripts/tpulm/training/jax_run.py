@@ -21,11 +21,11 @@ from tpulm.training.train_step import OBJECTIVES, TrainState, jit_train_step, tr
 
 @dataclass(frozen=True)
 class JaxRun:
-    """All that a compiled step is made of.
+    """The parts of a compiled step.
 
-    step          what it is
-    model         its trainable variables settled; distribution  how it is sharded
-    optimizer     built for them
+    step          its specification
+    model         with its trainable variables set; distribution  its sharding
+    optimizer     built for these variables
     """
 
     step: TrainingStep
@@ -35,7 +35,7 @@ class JaxRun:
 
     @property
     def task(self) -> Callable:
-        """What the model predicts, see `tpulm.training.train_step`."""
+        """The objective of the step, see `tpulm.training.train_step`."""
         return OBJECTIVES[self.step.task]
 
     @property
@@ -58,7 +58,7 @@ class JaxRun:
 def build_run(step: TrainingStep) -> JaxRun:
     """Return a run on JAX's devices, its variables with values.
 
-    Raises UserError for what the devices or the model do not allow.
+    Raises UserError if the devices or the model do not allow the step.
     """
     distribution = distributed(step)
     model = build_model(step.model, distribution)
@@ -70,16 +70,16 @@ def build_run(step: TrainingStep) -> JaxRun:
 def build_abstract_run(
     step: TrainingStep, devices: list, build: Callable[[TrainingStep, Sharded], keras.Model]
 ) -> JaxRun:
-    """Return the same run with shapes, dtypes and shardings but no values, on devices that need not be there.
+    """Return the run of `build_run` with shapes, dtypes and shardings but no values, on devices that need not exist.
 
-    step      its model without a preset, see `build_abstract_model`
+    step      of a model without a preset, see `build_abstract_model`
     devices   JAX's, or those of a topology description
     build     returns the model of a step, without values
 
     Raises UserError as `build_run` does.
     """
     keras.distribution.set_distribution(None)
-    optimizer = make_optimizer(step.optimizer)  # its own scalars have values, here on this machine
+    optimizer = make_optimizer(step.optimizer)  # its scalars have values, on this machine
     distribution = distributed(step, devices)
     model = build(step, distribution)
     with keras.StatelessScope(initialize_variables=False):
@@ -88,17 +88,17 @@ def build_abstract_run(
 
 
 def distributed(step: TrainingStep, devices: list | None = None) -> Sharded:
-    """Return the mesh of a step over devices. Raises UserError where it or the batch does not fit them."""
+    """Return the sharding of a step over devices. Raises UserError if the mesh or the batch does not fit them."""
     distribution = distribute(step.model, devices)
     check_batch_size(step.model.where, step.batch_size, distribution.num_model_replicas, step.microbatches)
     return distribution
 
 
 def finished(run: JaxRun) -> JaxRun:
-    """Return a run after the last of its construction: blocks recompute their activations where the step says so.
+    """Return the run, its blocks rematerialized if the step says so.
 
-    Raises UserError where trainable variables are bfloat16: there 0.999, Adam's beta_2, rounds to 1, and small steps
-    change nothing. LoRA's own variables are always float32.
+    Raises UserError for trainable variables in bfloat16: there Adam's beta_2, 0.999, rounds to 1, and small steps have
+    no effect. LoRA's variables are always float32.
     """
     if any(variable.dtype == "bfloat16" for variable in run.model.trainable_variables):
         raise UserError(

@@ -1,6 +1,6 @@
 """The training loop on JAX: one segment of a run, from the previous checkpoint to its own.
 
-How the processes that train together agree on when all stop, or write a snapshot.
+`MultiProcess` makes the processes of a run agree on when to stop, or to write a snapshot.
 
 Needs tpulm.training.runtime.start first.
 """
@@ -33,7 +33,7 @@ from tpulm.training.train_step import TrainState, seed_generators
 
 
 class MultiProcess(SingleProcess):
-    """All processes of the run; of one, it is `SingleProcess`.
+    """The coordinator of several processes; with one, it is like `SingleProcess`.
 
     SIGTERM at any of them reaches all through JAX's preemption service, which takes the signal from Python.
     """
@@ -69,16 +69,16 @@ class Trainer:
         self.read_values()
 
     def read_values(self) -> None:
-        """Take the values of the Keras variables as the state to train on."""
+        """Take the values of the Keras variables as the state to train."""
         self.state = TrainState(*(placed(self.run.distribution, part) for part in self.variables))
         self.frozen = placed(self.run.distribution, self.run.model.non_trainable_variables)
-        # A step donates the memory of its state: what it changes must not be among the frozen.
+        # A step donates the memory of its state, which therefore must not be among the frozen values.
         for index in seed_generators(self.run.model):
             self.frozen[index] = jnp.copy(self.frozen[index])
 
     def load(self, weights: Mapping, optimizer: Mapping, source: str) -> None:
         """Continue from the arrays of a checkpoint; `source` names it in errors. Raises UserError, see `assign`."""
-        del self.state, self.frozen  # or the devices would hold the state that was, beside the one that comes
+        del self.state, self.frozen  # otherwise the devices would hold the old state and the new one
         assign(self.variables.trainable, weights, source)
         assign(self.variables.optimizer, optimizer, source)
         for index, variable in enumerate(self.variables.random):
@@ -90,10 +90,8 @@ class Trainer:
         return sharded_arrays.by_path(self.variables.trainable, self.state.trainable)
 
     def optimizer(self) -> dict[str, jax.Array]:
-        """Return the optimizer's variables by path, and random states by number, for the next segment.
-
-        Keras numbers the states' paths through the life of a process, so these say nothing.
-        """
+        """Return the optimizer's variables by path, and random states by number, for the next segment."""
+        # Keras numbers the paths of random states through the life of a process, so they cannot be keys.
         states = {f"random/{index}": value for index, value in enumerate(self.state.random)}
         return sharded_arrays.by_path(self.variables.optimizer, self.state.optimizer) | states
 
@@ -111,10 +109,10 @@ class Trainer:
         history: History,
         callbacks: StepCallbacks | None = None,
     ) -> None:
-        """Train from step `first`, counted from 0, on what `load` returns (see `batches`).
+        """Train from step `first`, counted from 0, on the batches of `load` (see `batches`).
 
-        rates   float32 [steps], the learning rate of each; a multiple of steps_per_execution of them
-        callbacks  what happens between two dispatches
+        rates      float32 [steps], learning rates; their number is a multiple of steps_per_execution
+        callbacks  called between two dispatches
         """
         if not len(rates):
             return
@@ -138,11 +136,11 @@ class Trainer:
 
     @cached_property
     def evaluator(self) -> Evaluator:
-        """What measures the model, compiled once."""
+        """The evaluator of the model, compiled once."""
         return Evaluator(self.run.model, self.run.distribution, self.run.task)
 
     def evaluate(self, data: Iterable[dict[str, np.ndarray]]) -> dict[str, float]:
-        """Return the figures of `held_out_metrics` on held-out batches, those that fit what the model predicts."""
+        """Return the figures of `held_out_metrics` that the step has, on held-out batches."""
         figures = self.evaluator.measure(self.state.trainable, self.frozen, data)
         return {name: figures[name] for name in self.run.step.figures}
 
@@ -150,8 +148,7 @@ class Trainer:
 def placed(distribution: Sharded, variables: list) -> list[jax.Array]:
     """Return the values of Keras variables, sharded as a step returns them.
 
-    On a mesh of one device, Keras leaves values as they are, on that device: a step would be compiled for them, and
-    again for what it returns.
+    On a mesh of one device, Keras does not shard values: a step would be compiled for them, and again for its outputs.
     """
     places = zip(variables, shardings(distribution, variables), strict=True)
     return [v.value if v.value.sharding == place else jax.device_put(v.value, place) for v, place in places]

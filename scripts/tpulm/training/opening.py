@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 def start_for(
     where: str, recipe: Mapping, base: str, resources: Mapping, repeats: bool = True, **known: Any
 ) -> ModelSpec:
-    """Start JAX as a recipe says, and return what the job is to open.
+    """Start JAX by a recipe, and return the specification of the model to open.
 
-    where, recipe  config key of the model, and what the config says of how it is opened
-    base           preset folder; known  what else is known of the model, such as packing
+    where, recipe  config key of the model, and its recipe
+    base           preset folder; known  further entries of the recipe, such as packing
     resources      of the job, which has one host; repeats  as for `runtime.start`
     """
     how = recipe["precision"], recipe.get("determinism", "bytes")
@@ -30,7 +30,7 @@ def start_for(
 
 
 def open_causal(*arguments: Any, **known: Any) -> "tuple[keras.Model, Sharded]":
-    """Return the model of `start_for`, a finetuned one as it was before, and how it is sharded."""
+    """Return the model of `start_for`, without finetuned weights, and its sharding."""
     spec = start_for(*arguments, **known)
     from tpulm.models.building import open_model
 

@@ -1,6 +1,6 @@
-"""A profile of some steps of a run: an XProf trace, which TensorBoard opens, and its costliest operations.
+"""Profile some steps of a run: an XProf trace, which TensorBoard opens, and its costliest operations.
 
-The trace is beside the logs, at logs/.../RUN/profile/, and no output: a profile makes nothing stale. Its costliest
+The trace is at logs/.../RUN/profile/ and no output, so that a profile makes nothing stale. Its costliest
 operations go to timings.csv of the segment (tpulm.training.history), and from there into the report. Needs
 tpulm.training.runtime.start first.
 """
@@ -20,26 +20,23 @@ class Profile:
     """A trace of the steps after `first` up to `last`, or as many of them as a segment has."""
 
     def __init__(self, folder: Path, first: int, last: int):
-        """Nothing is traced yet; folder  where the trace is to be."""
+        """Trace nothing yet; folder  of the trace."""
         self.folder, self.first, self.last = folder, first, last
         self.since: int | None = None
-        self.found: dict | None = None  # when the trace has ended, see `History.profiled`
+        self.summary: dict | None = None  # when the trace has ended, see `History.profiled`
 
     @classmethod
     def of(cls, resources: Mapping, log: str) -> Self | None:
-        """Return the profile that a job's resource `profile`, such as "10-20", asks for; None without one.
-
-        Of processes that train together the first one makes it.
-        """
+        """Return the profile of a job's resource `profile`, such as "10-20"; None without it, or in a later process."""
         if not resources.get("profile") or jax.process_index():
             return None
         first, last = map(int, resources["profile"].split("-"))
         return cls(Path(log).with_name("profile"), first, last)
 
     def at(self, step: int, wait: Callable[[], None], say: Callable[[str], None]) -> bool:
-        """Start or end the trace where `step` steps of the run are made; return whether it did.
+        """Start or end the trace after `step` steps of the run, if due; return whether it did.
 
-        wait  returns when the devices have made them; say  takes the sentence about the costliest operations
+        wait  waits until the devices have made them; say  takes the sentence on the costliest operations
         """
         if self.since is None and self.first <= step < self.last:
             wait()
@@ -53,7 +50,7 @@ class Profile:
         return True
 
     def end(self, step: int, say: Callable[[str], None]) -> None:
-        """End a trace, if there is one, at a step that is made."""
+        """End the trace after `step` steps, if it has begun."""
         if self.since is None:
             return
         jax.profiler.stop_trace()
@@ -61,30 +58,26 @@ class Profile:
         operations = costliest(trace)
         named = ", ".join(f"{name} {share:.1%}" for name, share in operations) or "none"
         say(f"profile of steps {self.since + 1} to {step} in {self.folder}; its most expensive operations: {named}")
-        self.found = {"steps": [self.since + 1, step], "operations": operations}
+        self.summary = {"steps": [self.since + 1, step], "operations": operations}
         self.since, self.last = None, -1
 
 
 def costliest(trace: Path) -> list[tuple[str, float]]:
-    """Return the operations of a trace that took most time on the devices, with their shares of the time of all.
-
-    An operation has the name of its instruction in the compiled program; where the trace says from which operation of
-    the model it comes, as that of a TPU does, this follows in brackets.
-    """
-    taken: Counter[str] = Counter()
+    """Return the costliest operations of a trace on the devices, with their shares of the time of all; see `called`."""
+    nanoseconds: Counter[str] = Counter()
     origins: dict[str, str] = {}
     for plane in ProfileData.from_file(str(trace)).planes:
         for line in plane.lines:
             of_tpu = plane.name.startswith("/device:TPU") and line.name == "XLA Ops"
             events = [event for event in line.events if of_tpu or "hlo_op" in dict(event.stats)]
-            taken.update(own_times(events))
+            nanoseconds.update(own_times(events))
             origins |= {event.name: origin for event in events if (origin := dict(event.stats).get("tf_op"))}
-    total = sum(taken.values())
-    return [(called(name, origins.get(name)), time / total) for name, time in taken.most_common(NAMED) if time > 0]
+    total, most = sum(nanoseconds.values()), nanoseconds.most_common(NAMED)
+    return [(called(name, origins.get(name)), time / total) for name, time in most if time > 0]
 
 
 def called(name: str, origin: str | None) -> str:
-    """Return the name of an operation: "fusion.3 (jvp(gelu)/mul)".
+    """Return the name of an operation, followed by its origin, if that is known: "fusion.3 (jvp(gelu)/mul)".
 
     name    of the event: the instruction, or on a TPU all of its text, such as %fusion.3 = bf16[8,128]{1,0} fusion(...)
     origin  of the model, such as jit(step)/jvp(gelu)/mul:
@@ -95,17 +88,14 @@ def called(name: str, origin: str | None) -> str:
 
 
 def own_times(events: Iterable[Any]) -> Counter[str]:
-    """Return the nanoseconds of each operation, by its name, without those of operations within it, as of a loop.
-
-    events  of one line of a trace: name, start_ns, end_ns, duration_ns
-    """
-    taken: Counter[str] = Counter()
+    """Return the nanoseconds of each operation in a line of a trace, without nested operations, such as a loop's."""
+    nanoseconds: Counter[str] = Counter()
     within: list[Any] = []
     for event in sorted(events, key=lambda event: (event.start_ns, -event.duration_ns)):
         while within and within[-1].end_ns <= event.start_ns:
             within.pop()
         if within:
-            taken[within[-1].name] -= event.duration_ns
-        taken[event.name] += event.duration_ns
+            nanoseconds[within[-1].name] -= event.duration_ns
+        nanoseconds[event.name] += event.duration_ns
         within.append(event)
-    return taken
+    return nanoseconds

@@ -15,20 +15,16 @@ from tpulm.core import processes
 from tpulm.core.accelerators import check_devices
 from tpulm.core.devices import accelerator_here, cache_folder, gpu_here, keep_to_cpu, tpu_here
 
-# Of mallopt in glibc's malloc.h.
+# Parameters of mallopt, from glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
 NEVER = -1
 
 
 def keep_freed_memory() -> None:
-    """Keep memory that is freed for what is allocated next, where the C library is glibc. Call it before threads start.
-
-    In one arena, since the others of glibc cannot hold such blocks. The process gives nothing back until it ends.
-
-    Why: XLA for CPUs allocates the temporaries of a program anew at each call. By default, blocks of more than 32 MiB
-    come from the kernel each time, which sets them to zero page by page: a fifth of the time of a small step.
-    Until: XLA keeps temporaries between calls.
-    """
+    """Keep freed memory for later allocations, with glibc; the process returns none. Call it before threads start."""
+    # XLA for CPUs allocates the temporaries of a program anew at each call. By default, blocks of more than 32 MiB come
+    # from the kernel each time, which sets them to zero page by page: a fifth of the time of a small step. Arenas of
+    # glibc other than the first cannot hold such blocks.
     with contextlib.suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
         for parameter, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, NEVER), (M_ARENA_MAX, 1)):
@@ -51,25 +47,25 @@ def start(
                        used as it is
     precision          float32, mixed_bfloat16 (variables float32, arithmetic bfloat16) or bfloat16 (both)
     determinism        bytes, or steps: on a GPU, operations that add up in any order
-    repeats            whether programs run again and again, so that what one frees is kept for the next on a CPU
-    resources          of a job that trains: it needs the devices that its run requests
-    on_cpu             whether to leave accelerators of this machine to other jobs: of a rule that requests none
+    repeats            whether programs run many times, so that a CPU keeps the memory that one frees for the next
+    resources          of a job that trains, which needs the devices that they request
+    on_cpu             whether to leave the accelerators to other jobs, for a rule that requests none
 
-    Raises UserError where other devices are found.
+    Raises UserError if there are other devices than `resources` request.
     """
     keep_out()
     os.environ["KERAS_BACKEND"] = "jax"
     if on_cpu:
         keep_to_cpu()
-    os.environ["NPROC"] = str(cpu_threads)  # what XLA sizes its thread pool by; one per device at the least
+    os.environ["NPROC"] = str(cpu_threads)  # sizes the thread pool of XLA; one per device at the least
     flags = [f"--xla_force_host_platform_device_count={max(1, host_device_count // processes.count())}"]
     if determinism == "bytes":  # otherwise scatters, as in an embedding's gradient, add up in any order
         flags.append("--xla_gpu_deterministic_ops=true")
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags]).strip()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if not tpu_here():
-        os.environ.setdefault("TPU_LOAD_LIBRARY", "0")  # libtpu, there for plans, would complain that it has no TPU
-    # JAX refuses the former name beside the new one.
+        os.environ.setdefault("TPU_LOAD_LIBRARY", "0")  # libtpu, installed for plans, would report that it has no TPU
+    # JAX refuses the old name together with the new one.
     if resources and gpu_here() and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ:
         os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", "0.9")  # JAX alone takes 0.75 of a GPU
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache_folder("jax"))
@@ -90,7 +86,7 @@ def start(
         )
         import keras
 
-        keras.utils.set_random_seed(0)  # all must draw the same, also what loaded weights then take the place of
+        keras.utils.set_random_seed(0)  # all processes must draw the same, also weights that loading replaces
     import keras
     import keras_hub  # noqa: F401
 
@@ -99,7 +95,7 @@ def start(
 
         check_devices(resources, jax.device_count(), jax.devices()[0].device_kind)
     set_precision(precision)
-    # What tpulm.models.attention chooses, as planned; on a TPU, Keras 3.15 would take no mask for a causal one.
+    # tpulm.models.attention chooses the kernel, as planned. On a TPU, Keras 3.15 treats a missing mask as a causal one.
     keras.config.disable_flash_attention()
 
 
@@ -108,7 +104,7 @@ def start_to_train(recipe: Mapping, resources: Mapping, say: Callable[[str], Non
 
     recipe  of the segment; resources, say  as for `tpulm.core.processes.launch_workers`
 
-    Ends the program where it has only started others, when these have ended.
+    Ends the program of a process that has only started others, when these have ended.
     """
     if processes.launch_workers(resources, say):
         sys.exit()
@@ -117,7 +113,7 @@ def start_to_train(recipe: Mapping, resources: Mapping, say: Callable[[str], Non
 
 
 def set_precision(precision: str) -> None:
-    """Set the types of new variables and of arithmetic; see `start`."""
+    """Set the dtypes of new variables and of arithmetic; see `start`."""
     import keras
 
     keras.config.set_floatx("bfloat16" if precision == "bfloat16" else "float32")

@@ -1,6 +1,6 @@
-"""The segment of a run that a job trains: what every training script begins with, and what its trainer writes.
+"""The segment of a run that a training job reads from its inputs, params and resources.
 
-The rules of these scripts have, beside what is their own:
+The rules of training scripts have, in addition to their own:
 
 input.previous         the previous checkpoint: weights, optimizer, best, state; empty for the first segment
 output.*               the checkpoint, see tpulm.training.checkpoint; history and timings, see tpulm.training.history
@@ -10,7 +10,7 @@ params.recipe          first and last step, schedule, batch_size, optimizer, pre
 resources.hosts        on JAX: processes that train together; resources.launcher  how to start them, see
                        tpulm.core.processes
 resources.accelerator  what the run requests; the job fails on other devices
-resources.snapshots    where snapshots are, see tpulm.training.snapshots; resources.snapshot_every  minutes
+resources.snapshots    folder of snapshots, see tpulm.training.snapshots; resources.snapshot_every  minutes
 resources.profile      on JAX: steps to trace, see tpulm.training.profiling
 """
 
@@ -25,13 +25,13 @@ from tpulm.training.snapshots import Snapshots
 
 @dataclass(frozen=True)
 class Segment:
-    """What a trainer has to know of a segment.
+    """The inputs and outputs of a trainer for one segment.
 
-    recipe    first and last step, schedule; the checkpoint's state keeps all of it
+    recipe    params.recipe; the checkpoint's state keeps all of it
     outputs   paths of the checkpoint, history and timings by name
-    previous  paths of the checkpoint before by name, None at first
+    previous  paths of the previous checkpoint by name, None at first
     say       reports progress
-    log       of the job, beside which live metrics are; resources  of the job
+    log       of the job; live metrics are next to it; resources  of the job
     """
 
     recipe: dict
@@ -46,8 +46,8 @@ class Segment:
     def of(cls, job: Any, say: Callable[[str], None]) -> Self:
         """Return the segment of a job, which is the script's `snakemake`.
 
-        Ends the program where the run has stopped before this segment, see `tpulm.training.checkpoint.stopped_early`.
-        Raises UserError where the checkpoint before is damaged.
+        Ends the program if the run has stopped before this segment, see `tpulm.training.checkpoint.stopped_early`.
+        Raises UserError if the previous checkpoint is damaged.
         """
         recipe, outputs, resources = job.params.recipe, dict(job.output.items()), job.resources
         previous = checkpoint.previous(job.input.previous)

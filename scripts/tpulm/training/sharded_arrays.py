@@ -1,4 +1,4 @@
-"""Arrays sharded over devices, possibly of several processes, in safetensors files.
+"""Save arrays sharded over devices, possibly of several processes, to safetensors files, and read them.
 
 Needs tpulm.training.runtime.start first.
 
@@ -43,33 +43,30 @@ def by_path(variables: list, values: list) -> dict[str, jax.Array]:
 
 
 class Arrays(Mapping):
-    """The arrays of a safetensors file by name, each read when it is asked for."""
+    """The arrays of a safetensors file by name, each read on access."""
 
     def __init__(self, path: str):
-        """Open a file. Raises UserError when it is not whole."""
+        """Open a file. Raises UserError if it is not whole."""
         try:
             self.file = safe_open(path, framework="numpy")
         except SafetensorError as error:
             raise damaged(path, error) from None
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """Read one array."""
         try:
             return self.file.get_tensor(name)
         except SafetensorError:
             raise KeyError(name) from None
 
     def __iter__(self) -> Iterator[str]:
-        """Return the names."""
         return iter(self.file.keys())
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self.file.keys())
 
 
 def whole_array(value: jax.Array) -> np.ndarray:
-    """Return an array with the parts that other processes hold; then all of them must call this."""
+    """Return an array with the parts that other processes hold; if there are any, all processes must call this."""
     if value.is_fully_addressable or value.is_fully_replicated:
         return np.asarray(value)
     return multihost_utils.process_allgather(value, tiled=True)
@@ -100,50 +97,50 @@ def one_folder(folder: Path) -> bool:
 
 
 def save_together(path: str, arrays: dict[str, jax.Array]) -> None:
-    """Write a file of what all processes hold, in a folder that they all see: of each part, its first copy."""
+    """Write the first copy of each part of the arrays to one file, in a folder that all processes see."""
     first, number = jax.process_index() == 0, jax.process_index()
-    own = part_file(path, number)
+    own_file = part_file(path, number)
     try:
         if not first:
-            save_arrays(own, own_parts(arrays))
+            save_arrays(own_file, own_parts(arrays))
         wait_for_all("parts written")
         if first:
             with atomic_write(path) as partial:
-                merge_parts(partial, arrays, [part_file(path, other) for other in range(1, jax.process_count())])
+                merge_parts(partial, arrays, [part_file(path, process) for process in range(1, jax.process_count())])
         wait_for_all("parts read")
     finally:
-        own.unlink(missing_ok=True)
+        own_file.unlink(missing_ok=True)
 
 
 def part_file(path: str, number: int) -> Path:
-    """Return where process `number` writes its parts of a file."""
+    """Return the path at which process `number` writes its parts of a file."""
     return Path(path).with_name(f".{Path(path).name}.process{number}.partial")
 
 
 def own_parts(arrays: dict[str, jax.Array]) -> dict[str, np.ndarray]:
-    """Return the parts of arrays that this process is the first to hold, by name and first index of each dimension."""
-    found = {}
+    """Return the parts of arrays whose first copy this process has, by name and first index of each dimension."""
+    parts = {}
     for name, array in arrays.items():
         for shard in array.addressable_shards:
             if shard.replica_id == 0:
                 starts = ",".join(str(index.start or 0) for index in shard.index)
-                found[f"{name}@{starts}"] = np.asarray(shard.data)
-    return found
+                parts[f"{name}@{starts}"] = np.asarray(shard.data)
+    return parts
 
 
 def merge_parts(path: Path, arrays: dict[str, jax.Array], files: list[Path]) -> None:
-    """Write this process's parts of arrays, and those in `files`, as the one safetensors file of the whole arrays."""
-    head, places = header(arrays)
+    """Write this process's parts of arrays and those in `files` as one safetensors file of the whole arrays."""
+    start_bytes, places = header(arrays)
     with open(path, "wb") as file:
         # A full disk shows here, and not as a signal when the parts are written.
-        os.posix_fallocate(file.fileno(), 0, len(head) + sum(array.nbytes for array in arrays.values()))
-        file.write(head)
+        os.posix_fallocate(file.fileno(), 0, len(start_bytes) + sum(array.nbytes for array in arrays.values()))
+        file.write(start_bytes)
     for source in (own_parts(arrays), *map(Arrays, map(str, files))):
         for key in source:
             name, _, starts = key.rpartition("@")
             part, array = source[key], arrays[name]
             if part.size:
-                target = np.memmap(path, np.dtype(array.dtype), "r+", len(head) + places[name], array.shape)
+                target = np.memmap(path, np.dtype(array.dtype), "r+", len(start_bytes) + places[name], array.shape)
                 corner = [int(start) for start in starts.split(",") if start]
                 where = tuple(slice(start, start + size) for start, size in zip(corner, part.shape, strict=True))
                 target[where] = part
@@ -151,13 +148,13 @@ def merge_parts(path: Path, arrays: dict[str, jax.Array], files: list[Path]) -> 
 
 
 def wait_for_all(what: str) -> None:
-    """Wait until every process has come here."""
+    """Wait until every process calls this."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(what)
 
 
 def header(arrays: dict[str, jax.Array]) -> tuple[bytes, dict[str, int]]:
-    """Return the head of a safetensors file of these arrays, and at what byte after it each array starts."""
+    """Return the header of a safetensors file of the arrays, and the byte after it at which each array starts."""
     ranks = list(TYPES)
     entries, places, end = {}, {}, 0
     for name in sorted(arrays, key=lambda name: (ranks.index(np.dtype(arrays[name].dtype)), name)):

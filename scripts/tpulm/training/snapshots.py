@@ -1,9 +1,9 @@
-"""Snapshots: what a trainer needs to go on in the middle of a segment, beside the checkpoints and no output of a job.
+"""Snapshots: the state for resuming in the middle of a segment, which is no output of a job.
 
-Snakemake deletes the outputs of a job that fails; a snapshot stays. It lies below the run's folder, at
-snapshots/LAST-STEP-OF-THE-SEGMENT/, in the bucket where results are there:
+Snakemake deletes the outputs of a job that fails; a snapshot stays. It is below the run's folder, at
+snapshots/LAST-STEP-OF-THE-SEGMENT/, in the bucket if results are in one:
 
-KEY-STEP.json                      step; sha256 of the parts; shape of each array; what the history holds
+KEY-STEP.json                      step; sha256 of the parts; shape of each array; state of the history
 KEY-STEP.process-N.safetensors     the arrays, or parts of them, of process N: entries are named NAME@START,START,...
 
 KEY is a fingerprint of the segment's recipe, inputs and code: a snapshot of another segment is never taken. The JSON
@@ -30,9 +30,9 @@ from tpulm.core.arrays import save_arrays
 from tpulm.core.files import read_json, sha256, write_json
 from tpulm.core.job import TERMINAL
 
-# Inputs of a segment by which its data, and the model that it starts from, are told from others.
+# Inputs of a segment that identify its data and the model that it starts from.
 DESCRIBING = ("records", "fingerprint", "task", "train", "validation")
-DAMAGES = (OSError, ValueError, KeyError, TypeError)  # of reading a file that is not what was written
+DAMAGES = (OSError, ValueError, KeyError, TypeError)  # raised by reading a damaged file
 
 
 def key_of(recipe: dict, code: str, inputs: Iterable[str]) -> str:
@@ -42,7 +42,7 @@ def key_of(recipe: dict, code: str, inputs: Iterable[str]) -> str:
 
 
 def digest_of(path: str) -> str | None:
-    """Return the SHA-256 of a file or an object; of a file that is absent, None."""
+    """Return the SHA-256 of a file or an object in a bucket, None for an absent file."""
     if bucket.remote(path):
         return hashlib.sha256(bucket.read_object(path)).hexdigest()
     return sha256(path) if os.path.isfile(path) else None
@@ -52,9 +52,9 @@ def digest_of(path: str) -> str | None:
 class Snapshot:
     """A snapshot whose files are on this machine.
 
-    step    how many steps of the run it has behind it
-    history what `History.restore` takes
-    shapes  of the arrays by name; parts  the files that hold them
+    step    number of steps of the run before it
+    history state for `History.restore`
+    shapes  of the arrays by name; parts  paths of the files with them
     """
 
     step: int
@@ -63,15 +63,14 @@ class Snapshot:
     parts: list[Path]
 
     def arrays(self, prefix: str) -> "PartedArrays":
-        """Return the arrays whose names begin with `prefix`, by the rest of their names."""
+        """Return the arrays whose names begin with `prefix`, by names without it."""
         return PartedArrays(self, prefix)
 
 
 class PartedArrays(Mapping):
-    """Arrays that lie in parts in several files, each put together when it is asked for."""
+    """Arrays whose parts are in several files, each assembled on access."""
 
     def __init__(self, snapshot: Snapshot, prefix: str):
-        """See `Snapshot.arrays`."""
         self.shapes = {name[len(prefix) :]: shape for name, shape in snapshot.shapes.items() if name.startswith(prefix)}
         self.files = [safe_open(str(path), framework="numpy") for path in snapshot.parts]
         self.places: dict[str, list[tuple[Any, str]]] = {}
@@ -81,7 +80,6 @@ class PartedArrays(Mapping):
                     self.places.setdefault(key[len(prefix) :].rpartition("@")[0], []).append((file, key))
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """Return one array."""
         shape, whole = tuple(self.shapes[name]), None
         for file, key in self.places.get(name, []):
             part = file.get_tensor(key)
@@ -95,44 +93,41 @@ class PartedArrays(Mapping):
         return whole
 
     def __iter__(self) -> Iterator[str]:
-        """Return the names."""
         return iter(self.shapes)
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self.shapes)
 
 
 class Snapshots:
     """The snapshots of one segment.
 
-    folder  where they are, below the run's folder or in a bucket; None to keep none
+    folder  path or URL, below the run's folder or in a bucket; None to keep none
     key     see `key_of`
-    every   minutes between two of them while nothing happens; 0 to make none but at SIGTERM
+    every   minutes between two of them; 0 for snapshots at SIGTERM only
     """
 
     def __init__(self, folder: str | None, key: str, every: float = 0):
-        """Name the snapshots; nothing is read yet."""
         self.folder, self.key, self.every = folder, key, every
 
     @classmethod
     def of(cls, resources: Mapping, params: Any, inputs: Any, say: Callable[[str], None]) -> Self:
-        """Return the snapshots of the segment that a job trains, after deleting those that are damaged.
+        """Return the snapshots of the segment that a job trains, after deleting damaged ones.
 
-        resources  the job's: `snapshots`, their folder, and `snapshot_every`, both optional
-        params     the job's: recipe and code
-        inputs     the job's: previous, and those of DESCRIBING and model that it has
+        resources  of the job: `snapshots`, their folder, and `snapshot_every`, both optional
+        params     of the job: recipe and code
+        inputs     of the job: previous; optionally model and those of DESCRIBING
 
-        Of processes that train together only their parent looks for damage.
+        Processes that train together leave the deletion to their parent.
         """
         folder = None if TERMINAL in os.environ else resources.get("snapshots")
         described = [inputs.get(name) for name in DESCRIBING]
         files = [described[0], *list(inputs.previous)[-1:], *described[1:], *(inputs.get("model") or [])]
         key = key_of(params.recipe, params.code, [str(path) for path in files if path])
-        found = cls(folder, key, resources.get("snapshot_every", 0))
+        snapshots = cls(folder, key, resources.get("snapshot_every", 0))
         if not processes.is_worker():
-            found.delete_damaged(say)
-        return found
+            snapshots.delete_damaged(say)
+        return snapshots
 
     def steps(self) -> list[int]:
         """Return the steps at which there are snapshots of this segment, the newest first."""
@@ -146,31 +141,32 @@ class Snapshots:
         return sorted((int(step) for step in steps if f"{self.key}-{step}.json" in names), reverse=True)
 
     def latest(self, local: ExitStack) -> Snapshot | None:
-        """Return the newest snapshot; None where there is none. Its files stay until `local` is closed."""
+        """Return the newest snapshot, None without one. Its files exist until `local` is closed."""
         return next((self.read(step, local) for step in self.steps()), None)
 
     def read(self, step: int, local: ExitStack) -> Snapshot:
-        """Return the snapshot at a step, copied from its bucket to a folder that goes when `local` is closed."""
+        """Return the snapshot at a step, copied from its bucket to a folder that is deleted when `local` is closed."""
         folder = Path(str(self.folder))
         if bucket.remote(str(self.folder)):
             folder = Path(local.enter_context(tempfile.TemporaryDirectory()))
             bucket.copy(str(self.folder), folder)
-        said = read_json(folder / f"{self.key}-{step:08d}.json")
-        parts = [folder / self.part(step, number) for number in range(len(said["sha256"]))]
-        return Snapshot(said["step"], said["history"], said["shapes"], parts)
+        description = read_json(folder / f"{self.key}-{step:08d}.json")
+        parts = [folder / self.part(step, number) for number in range(len(description["sha256"]))]
+        return Snapshot(description["step"], description["history"], description["shapes"], parts)
 
     def part(self, step: int, number: int) -> str:
         """Return the name of the file that process `number` writes."""
         return f"{self.key}-{step:08d}.process-{number}.safetensors"
 
     def delete_damaged(self, say: Callable[[str], None]) -> None:
-        """Delete the snapshots whose files are not those that were written, and say so."""
+        """Delete the snapshots whose files are not as they were written, and say so."""
         for step in self.steps():
             with ExitStack() as local:
                 try:
                     snapshot = self.read(step, local)
-                    said = read_json(snapshot.parts[0].with_name(f"{self.key}-{step:08d}.json"))
-                    whole = [sha256(path) for path in snapshot.parts] == said["sha256"] and said["step"] == step
+                    description = read_json(snapshot.parts[0].with_name(f"{self.key}-{step:08d}.json"))
+                    digests = [sha256(path) for path in snapshot.parts]
+                    whole = digests == description["sha256"] and description["step"] == step
                 except DAMAGES:
                     whole = False
             if not whole:
@@ -188,8 +184,8 @@ class Snapshots:
         """Write a snapshot, and delete the others. Every process that trains must call this.
 
         parts   of arrays that this process keeps, named NAME@START,START,...; shapes  of the whole arrays by name
-        history what `History.restore` takes
-        gather  returns the words of all processes, in their order
+        history state for `History.restore`
+        gather  returns the digests of all processes, in their order
         """
         name, number = self.part(step, processes.number()), processes.number()
         with self.staging() as folder:
@@ -198,15 +194,15 @@ class Snapshots:
             self.upload(folder / name)
             digests = gather(digest)
             if number == 0:
-                said = {"step": step, "sha256": digests, "shapes": shapes, "history": history}
-                write_json(folder / f"{self.key}-{step:08d}.json", said)
+                description = {"step": step, "sha256": digests, "shapes": shapes, "history": history}
+                write_json(folder / f"{self.key}-{step:08d}.json", description)
                 self.upload(folder / f"{self.key}-{step:08d}.json")
                 self.delete(but=f"{self.key}-{step:08d}.")
-        gather(digest)  # nobody goes on, or ends, before the snapshot is whole
+        gather(digest)  # no process goes on, or ends, before the snapshot is whole
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
-        """Yield the folder to write to: a temporary one where snapshots are in a bucket."""
+        """Yield the folder to write to: a temporary one if snapshots are in a bucket."""
         if not bucket.remote(str(self.folder)):
             yield Path(str(self.folder))
             return
@@ -214,15 +210,12 @@ class Snapshots:
             yield Path(folder)
 
     def upload(self, path: Path) -> None:
-        """Copy a file to the bucket, where snapshots are in one."""
+        """Copy a file to the bucket, if snapshots are in one."""
         if bucket.remote(str(self.folder)):
             bucket.upload(path, f"{self.folder}/{path.name}")
 
     def delete(self, only: str = "", but: str | None = None) -> None:
-        """Delete the files whose names begin with `only`, or all but those that begin with `but`.
-
-        Folders that are empty then go, too.
-        """
+        """Delete the files whose names begin with `only` and not with `but`; without `but`, also emptied folders."""
         if self.folder is None:
             return
         if bucket.remote(self.folder):
@@ -242,5 +235,5 @@ class Snapshots:
 
 
 def is_chosen(name: str, only: str, but: str | None) -> bool:
-    """Return whether `Snapshots.delete` deletes the file of this name; not what another process is writing."""
+    """Return whether `Snapshots.delete` deletes a file; those of `but` stay even while they are hidden and partial."""
     return name.startswith(only) and (but is None or not name.lstrip(".").startswith(but))

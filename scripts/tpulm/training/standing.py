@@ -1,4 +1,4 @@
-"""A sentence or two on a model by its scores: the models that it is better and worse than."""
+"""Say in a sentence or two which baselines a model is better and worse than, by its scores."""
 
 from collections.abc import Sequence
 
@@ -17,13 +17,13 @@ from tpulm.specs.scores import (
     find_scores,
 )
 
-# Characters of training text up to which a small network is expected to lose against a 5-gram model.
+# Characters of training text up to which a 5-gram model is expected to beat a small network.
 LITTLE = 20_000_000
-# By how much the loss on the corpus may rise by finetuning.
+# Share by which finetuning may raise the loss on the corpus.
 FORGOTTEN = 0.1
-# From which rise on that is much, and a sign of too high a learning rate where the model is no better for it.
+# Rise that is much: a sign of too high a learning rate, if the model is no better for it.
 MUCH = 1.0
-# Share of right responses from which on nothing is left to do.
+# Share of right responses from which on there is nothing to improve.
 RIGHT = 0.99
 
 
@@ -31,7 +31,7 @@ def standing(stage: str, scores: Sequence[Score], characters: int | None = None)
     """Return how a model compares with its baselines, in words, and whether that is a warning.
 
     stage       mlm, base or finetune
-    scores      of the model that its run ends with, also of its metrics.json
+    scores      of the model at the end of its run, also those in metrics.json
     characters  of the training split of the corpus
     """
     if stage == "mlm":
@@ -40,7 +40,7 @@ def standing(stage: str, scores: Sequence[Score], characters: int | None = None)
 
 
 def standing_of_base(scores: Sequence[Score], characters: int | None) -> tuple[str, bool]:
-    """Return the standing of a causal model that was trained here."""
+    """Return the `standing` of a base model."""
     score = next(find_scores(scores, metric=BITS_PER_BYTE, set="corpus", split=TEST), None)
     if score is None or "5-gram" not in score.baselines:
         return beside_frequencies(scores, "token")
@@ -53,14 +53,14 @@ def standing_of_base(scores: Sequence[Score], characters: int | None) -> tuple[s
     if score.beside(ngram) != WORSE:
         how = "Better than" if score.beside(ngram) == BETTER else "As good as"
         return f"{how} a 5-gram model of the same text: {figure}, where that has {ngram:.2f}.", False
-    said = f"Better than token frequencies, worse than a 5-gram model of the same text: {figure}, where that has "
+    sentence = f"Better than token frequencies, worse than a 5-gram model of the same text: {figure}, where that has "
     if characters is not None and characters > LITTLE:
-        return f"{said}{ngram:.2f}. With so much text, a network should be better.", True
-    return f"{said}{ngram:.2f}. That is expected after a short training on little text, and can be improved.", False
+        return f"{sentence}{ngram:.2f}. With so much text, a network should be better.", True
+    return f"{sentence}{ngram:.2f}. That is expected after a short training on little text, and can be improved.", False
 
 
 def standing_of_tuned(scores: Sequence[Score]) -> tuple[str, bool]:
-    """Return the standing of a finetuned model, beside its base model."""
+    """Return the `standing` of a finetuned model, compared with its base model."""
     loss = next(find_scores(scores, group=TOKENS, metric=LOSS, set="finetune-text", split=TEST))
     before, after, unit = loss.baselines[BASE], loss.value, "nats per token"
     score = next(find_scores(scores, metric=BITS_PER_BYTE, set="finetune-text", split=TEST), None)
@@ -69,25 +69,25 @@ def standing_of_tuned(scores: Sequence[Score]) -> tuple[str, bool]:
         before, after, unit = score.baselines[BASE], score.value, "bits per byte"
         better, simpler = score.few or score.beside(before) == BETTER, score.baselines.get("5-gram")
         few = f" The score is of {too_few(score)}" if score.few else ""
-    beside = f"{'Better' if better else 'No better'} than its base model on the finetuning text"
-    others = f"that has {before:.2f}"
+    verdict = f"{'Better' if better else 'No better'} than its base model on the finetuning text"
+    baselines = f"that has {before:.2f}"
     if few:
-        beside, others = "On the finetuning text", f"its base model has {before:.2f}"
+        verdict, baselines = "On the finetuning text", f"its base model has {before:.2f}"
     elif simpler and simpler < after:
-        beside = f"{beside}, {'but ' if better else ''}worse than a 5-gram model of it"
-        others = f"the base model has {before:.2f} and the 5-gram model {simpler:.2f}"
+        verdict = f"{verdict}, {'but ' if better else ''}worse than a 5-gram model of it"
+        baselines = f"the base model has {before:.2f} and the 5-gram model {simpler:.2f}"
     answers = next(find_scores(scores, group=RESPONSES), None)
     sentences = []
     if answers:
         share = f"{answers.value:.1%}" if RIGHT <= answers.value < 1 else f"{answers.value:.0%}"
-        said = f"{share} of its responses to {answers.items:,} held-out prompts are right"
+        sentence = f"{share} of its responses to {answers.items:,} held-out prompts are right"
         frequent = answers.baselines["most frequent response"]
         if answers.few:
-            said = f"{said}; these are too few to compare, {FEWEST} are needed"
+            sentence = f"{sentence}; these are too few to compare, {FEWEST} are needed"
         elif answers.beside(frequent) != BETTER:
-            said, better = f"{said}; the most frequent response alone would be right in {frequent:.0%}", False
-        sentences.append(f"{said}.")
-    sentences.append(f"{beside}: {after:.2f} {unit}, where {others}.{few}")
+            sentence, better = f"{sentence}; the most frequent response alone would be right in {frequent:.0%}", False
+        sentences.append(f"{sentence}.")
+    sentences.append(f"{verdict}: {after:.2f} {unit}, where {baselines}.{few}")
     if (rise := forgotten(scores)) > FORGOTTEN:
         how_much = "much" if rise > MUCH else "a large part" if rise > MUCH / 2 else "some"
         sentences.append(f"It has forgotten {how_much} of the corpus: the loss there rose by {rise:.0%}.")
@@ -95,7 +95,7 @@ def standing_of_tuned(scores: Sequence[Score]) -> tuple[str, bool]:
 
 
 def too_few(score: Score) -> str:
-    """Return that a score of text has too few documents to be compared, and what to change."""
+    """Return in words that a score has too few documents to be compared, and what to change."""
     return (
         f"{score.items} document{'s'[: score.items != 1]}, which are too few to compare: {FEWEST} are needed. "
         "A larger held_out gives more, as does a text of more documents, or of shorter ones (sample_by: paragraph)."
@@ -103,13 +103,13 @@ def too_few(score: Score) -> str:
 
 
 def forgotten(scores: Sequence[Score]) -> float:
-    """Return by which share the loss on the corpus has risen by finetuning; 0 where it was not measured."""
+    """Return the share by which finetuning has raised the loss on the corpus, 0.0 if that was not measured."""
     loss = next(find_scores(scores, group=TOKENS, metric=LOSS, set="corpus"), None)
     return loss.value / loss.baselines[BASE] - 1 if loss else 0.0
 
 
 def beside_frequencies(scores: Sequence[Score], what: str) -> tuple[str, bool]:
-    """Return how a loss, nats per `what`, compares with that by token frequencies, in words."""
+    """Return the `standing` of a loss, nats per `what`, compared with that of token frequencies."""
     loss = next(find_scores(scores, group=TOKENS, metric=LOSS, split=TEST))
     figure, alone = f"a loss of {loss.value:.2f} nats per {what}", loss.baselines.get(FREQUENCIES)
     if alone is None:  # as version 0.2.0 measured it

@@ -1,4 +1,4 @@
-"""A model with a classification head, as a JAX run that trains it. Needs tpulm.training.runtime.start first."""
+"""Build the JAX run that trains a model with a classification head. Needs tpulm.training.runtime.start first."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -39,7 +39,7 @@ def task_step(recipe: Mapping, folder: Path, described: Mapping) -> TrainingStep
     """Return the training step of a task's recipe and the masked model in a folder.
 
     recipe     of a segment, see `tpulm.config.outline.Run.segment`
-    described  of the task: its labels
+    described  description of the task, with its labels
 
     Raises UserError for a model that JAX cannot open.
     """
@@ -51,9 +51,9 @@ def task_step(recipe: Mapping, folder: Path, described: Mapping) -> TrainingStep
 def build_task_run(step: TrainingStep, folder: Path, weights: bool) -> JaxRun:
     """Return the run of a step, its variables with values.
 
-    folder     of the model; weights  whether its weights are loaded: else they are drawn, as those of the head
+    folder     of the model; weights  whether to load its weights, which are drawn otherwise, as those of the head are
 
-    Raises UserError where the model has too few positions, or its weights are another one's.
+    Raises UserError if the model has too few positions, or the weights belong to another model.
     """
     distribution = distributed(step)
     model = build_task_model(step, distribution, folder, weights)
@@ -63,18 +63,19 @@ def build_task_run(step: TrainingStep, folder: Path, weights: bool) -> JaxRun:
 
 
 def start_from(model: TaskModel, best: str) -> None:
-    """Give a model the weights of a chain of another task, all but those of the head.
+    """Load the trained weights of another task, except those of the classification head.
 
-    best  safetensors file of its trainable variables. Raises UserError where they are another model's.
+    best  safetensors file of trainable variables. Raises UserError if they belong to another model.
     """
-    own = [variable for variable in model.trainable_variables if not variable.path.startswith(f"{model.head.name}/")]
-    assign(own, load_arrays(best), best)
+    prefix = f"{model.head.name}/"
+    without_head = [variable for variable in model.trainable_variables if not variable.path.startswith(prefix)]
+    assign(without_head, load_arrays(best), best)
 
 
 def check_predictions(predictions: np.ndarray, where: str, best: str, split: str) -> None:
-    """Raise UserError where predictions, see `make_predictor`, are nan.
+    """Raise UserError if predictions of `make_predictor` are nan.
 
-    where  how the config names the task; best  the weights of the chain; split  of the examples
+    where  config key of the task; best  the weights of the chain; split  of the examples
     """
     bad = int(np.isnan(predictions).sum())
     if bad:
@@ -86,18 +87,17 @@ def check_predictions(predictions: np.ndarray, where: str, best: str, split: str
 
 
 def make_predictor(model: TaskModel, distribution: Sharded) -> Callable[[list, Mapping[str, np.ndarray]], np.ndarray]:
-    """Return a function of values of the trainable variables and a batch: what the model predicts.
+    """Return a function of the trainable variables' values and a batch that returns the predictions, compiled once.
 
-    It returns float32 [records]: indices of labels, or numbers; nan where the model's outputs are not finite, of which
-    the largest says nothing. Compiled once.
+    They are float32 [records]: indices of labels, or numbers; nan if an output of the model is not finite.
     """
     sharding, replicas = batch_sharding(distribution), distribution.num_model_replicas
 
     def predicted(trainable: list, frozen: list, batch: dict[str, jax.Array]) -> jax.Array:
         inputs, labels, _ = labelling(batch)
         logits, _ = model.stateless_call(trainable, frozen, inputs, training=False)
-        found = logits.argmax(-1) if labels.dtype == "int32" else logits[..., 0]
-        return jax.numpy.where(jax.numpy.isfinite(logits).all(-1), found.astype("float32"), jax.numpy.nan)
+        predictions = logits.argmax(-1) if labels.dtype == "int32" else logits[..., 0]
+        return jax.numpy.where(jax.numpy.isfinite(logits).all(-1), predictions.astype("float32"), jax.numpy.nan)
 
     compiled = jax.jit(predicted, out_shardings=replicated_sharding(distribution))
     frozen = [variable.value for variable in model.non_trainable_variables]

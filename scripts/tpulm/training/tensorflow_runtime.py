@@ -22,13 +22,13 @@ import transformers  # noqa: E402, F401, whose models of TensorFlow are taken fr
 def start(
     cpu_threads: int, host_device_count: int, tpu: bool = True, resources: Mapping | None = None
 ) -> tf.distribute.Strategy:
-    """Return the strategy for the devices that are there: a TPU, several GPUs, logical CPUs, or one device.
+    """Return the strategy for the devices of this machine: a TPU, several GPUs, logical CPUs, or one device.
 
-    tpu        whether to take a TPU: what only runs a model does it beside one, with any TensorFlow
-    resources  of a job that trains: it needs the devices that its run requests
+    tpu        whether to use a TPU: jobs that only run a model do without, with any TensorFlow
+    resources  of a job that trains, which needs the devices that they request
 
-    Raises UserError where the environment names a TPU that this TensorFlow cannot use, or other devices are found.
-    Dropout follows explicit generators from here on, which `train_step` sets by the step.
+    Raises UserError if the environment names a TPU that this TensorFlow cannot use, or there are other devices.
+    Dropout follows explicit generators from now on, which `train_step` sets by the step.
     """
     tf.config.threading.set_intra_op_parallelism_threads(cpu_threads)
     tf.config.threading.set_inter_op_parallelism_threads(cpu_threads)
@@ -68,17 +68,14 @@ def strategy_here(tpu: bool, host_device_count: int) -> tf.distribute.Strategy:
 
 
 def device_kind() -> str:
-    """Return the kind of the devices that a model is trained on: TPU, GPU or CPU."""
+    """Return the kind of the training devices: TPU, GPU or CPU."""
     kinds = {device.device_type for device in tf.config.list_logical_devices()}
     return next(kind for kind in ("TPU", "GPU", "CPU") if kind in kinds)
 
 
 def device_name(requested: str) -> str:
-    """Return JAX's name of the devices that a model is trained on, such as TPU v3 or NVIDIA L4, or else CPU.
-
-    TensorFlow says TPU of every version, and v2 and v3 are the same PCI device: `requested`, the accelerator of the
-    run, decides between them.
-    """
+    """Return JAX's name of the training devices, such as TPU v3 or CPU; requested  the accelerator of the run."""
+    # TensorFlow has no versions of TPUs. v2 and v3 are the same PCI device: `requested` decides between them.
     if device_kind() == "TPU":
         return tpu_name(tpu_versions(), requested)
     if device_kind() == "CPU":
@@ -88,15 +85,15 @@ def device_name(requested: str) -> str:
 
 
 def graph(function: Callable, xla: bool = True) -> Callable:
-    """Return a function as a TensorFlow graph, compiled by XLA where `xla` is true and there is a GPU.
+    """Return a function as a TensorFlow graph, compiled by XLA if `xla` is true and there is a GPU.
 
-    On a CPU, the kernels of TensorFlow and oneDNN are faster than what XLA makes, and there is nothing to compile. No
-    AutoGraph: it takes longer to rewrite a model of transformers, which needs none of it, than to trace it.
+    On a CPU, the kernels of TensorFlow and oneDNN are faster than those of XLA, and nothing is compiled. There is no
+    AutoGraph, which takes longer to rewrite a model of transformers, which needs none, than tracing it does.
     """
     plain = tf.autograph.experimental.do_not_convert(function)
     return tf.function(plain, autograph=False, jit_compile=(xla and device_kind() == "GPU") or None)
 
 
 def is_single_device(strategy: tf.distribute.Strategy) -> bool:
-    """Return whether a strategy is one device without a TPU's runtime, so that a step compiles as a whole."""
+    """Return whether a strategy has one device, not of a TPU, so that a step compiles as a whole."""
     return strategy.num_replicas_in_sync == 1 and not isinstance(strategy, tf.distribute.TPUStrategy)

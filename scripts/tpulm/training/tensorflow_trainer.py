@@ -1,4 +1,4 @@
-"""The training loop of masked language models on TensorFlow, and their loss on a held-out split."""
+"""Train masked language models on TensorFlow, and evaluate them on a held-out split."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -32,14 +32,14 @@ from tpulm.training.tensorflow_runtime import graph, is_single_device, tf, tf_ke
 def evaluate(
     model: transformers.TFPreTrainedModel, records: Records, strategy: tf.distribute.Strategy | None = None
 ) -> dict[str, float]:
-    """Return the figures of `held_out_metrics` of a split, for its masked tokens."""
+    """Return the figures of `held_out_metrics` for the masked tokens of a split."""
     return evaluator(model, records, strategy)(iter)
 
 
 def evaluator(
     model: transformers.TFPreTrainedModel, records: Records, strategy: tf.distribute.Strategy | None = None
 ) -> Callable[[Callable[[Iterable], Iterator]], dict[str, float]]:
-    """Return a function that does what `evaluate` does, compiled once; what it is given passes on the batches."""
+    """Return a function, compiled once, of the figures of `evaluate`; its argument passes on the batches."""
     strategy = strategy or tf.distribute.get_strategy()
     replicas = strategy.num_replicas_in_sync
 
@@ -52,15 +52,15 @@ def evaluator(
         return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(measure, (batch,)), axis=None)
 
     def spread(array: np.ndarray) -> tf.distribute.DistributedValues:
-        """Split an array's rows over the replicas; rows of zeros, which weigh nothing, make them equal in number."""
+        """Return an array split over the replicas; rows of zeros, which have no weight, make the parts equal."""
         array = np.pad(array, [(0, -len(array) % replicas)] + [(0, 0)] * (array.ndim - 1))
         parts = np.split(array, replicas)
         return strategy.experimental_distribute_values_from_function(
             lambda context: tf.constant(parts[context.replica_id_in_sync_group])
         )
 
-    one, several = graph(measure), graph(distributed, xla=False)
-    run, place = (one, tf.constant) if is_single_device(strategy) else (several, spread)
+    on_device, on_replicas = graph(measure), graph(distributed, xla=False)
+    run, place = (on_device, tf.constant) if is_single_device(strategy) else (on_replicas, spread)
 
     def evaluation(watch: Callable[[Iterable], Iterator]) -> dict[str, float]:
         totals = np.zeros(3)
@@ -105,7 +105,7 @@ class Trainer:
         """Build model and optimizer.
 
         recipe  seed, precision, optimizer; microbatches, if there are several
-        init    model.safetensors to start from, by PyTorch's names; without it, fresh weights
+        init    model.safetensors with PyTorch's names to start from; None to draw weights
         """
         self.strategy, self.seed, self.microbatches = strategy, recipe["seed"], recipe.get("microbatches", 1)
         tf_keras.mixed_precision.set_global_policy(recipe["precision"])
@@ -123,7 +123,7 @@ class Trainer:
         figures  float32 [3]: loss, nats per prediction; accuracy, the share of correct predictions; norm of
                  the gradients of all variables, before any clipping
         """
-        # Where replicas have to talk within a step, only what each does alone is compiled by XLA.
+        # If replicas communicate within a step, XLA compiles only what each computes alone.
         mirrored = isinstance(self.strategy, tf.distribute.MirroredStrategy)
         gradients = graph(self.gradients) if mirrored else self.gradients
 
@@ -154,9 +154,9 @@ class Trainer:
         return graph(distributed, xla=False)
 
     def gradients(self, batch: dict[str, tf.Tensor], number: tf.Tensor, weight: tf.Tensor) -> tuple:
-        """Return this replica's part of the figures, sums over `weight`, the predictions of all, and the gradients.
+        """Return this replica's part of the figures and gradients, summed over microbatches.
 
-        With several microbatches, their sums are added up, one after another.
+        weight  number of predictions of all replicas, by which the sums are divided
         """
         batch = dict(batch)
         replica = batch.pop("replica")
@@ -171,7 +171,7 @@ class Trainer:
         def accumulate(index: tf.Tensor, figures: tf.Tensor, grads: list[tf.Tensor]) -> tuple:
             part = {name: array[index] for name, array in parts.items()}
             more, new = self.gradients_at_once(part, weight)
-            return index + 1, figures + more, [one + other for one, other in zip(grads, new, strict=True)]
+            return index + 1, figures + more, [total + added for total, added in zip(grads, new, strict=True)]
 
         zeros = [tf.zeros_like(variable) for variable in self.model.trainable_variables]
         _, figures, grads = tf.while_loop(
@@ -201,9 +201,9 @@ class Trainer:
         history: History,
         callbacks: StepCallbacks | None = None,
     ) -> None:
-        """Train from step `first`, counted from 0, on what `load` returns (`global_batches`); rates  float32 [steps].
+        """Train from step `first`, counted from 0, on the arrays of `load`, see `global_batches`.
 
-        callbacks  what happens between two steps
+        rates  float32 [steps], learning rates; callbacks  called between two steps
         """
         if not len(rates):
             return
@@ -234,13 +234,13 @@ class Trainer:
         return parts, {name: array.shape for name, array in arrays.items()}
 
     def load(self, weights: Mapping[str, np.ndarray], optimizer: Mapping[str, np.ndarray], source: str) -> None:
-        """Continue from the arrays of a checkpoint; `source` names it in errors."""
+        """Load the arrays of a checkpoint; `source` names it in errors."""
         assign(self.model.weights, weights, source)
         assign(self.optimizer.variables, optimizer, source)
 
 
 def check_microbatches(where: str, recipe: Mapping, replicas: int) -> None:
-    """Raise UserError where the share of a replica cannot be divided into equal microbatches.
+    """Raise UserError if the records of a replica cannot be divided into equal microbatches.
 
     where   the config key of the run
     recipe  batch_size; microbatches, if there are several
@@ -285,7 +285,7 @@ def global_batches(
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
     """Return an iterable over the global batches of steps `first` to `last`, each split over the replicas.
 
-    load  function of the step that returns a dict of arrays [batch_size, ...], made ahead of their use
+    load  function of the step that returns a dict of arrays [batch_size, ...]; it is called ahead of use
     """
     example = load(first)
     names = sorted(example)
@@ -300,7 +300,7 @@ def global_batches(
 
     dataset = tf.data.Dataset.range(first, last).map(fetch, num_parallel_calls=1, deterministic=True)
     options = tf.data.Options()
-    options.autotune.enabled = False  # its thread is waited for at the end, up to 0.2 s, and there is nothing to tune
+    options.autotune.enabled = False  # there is nothing to tune, and its thread ends up to 0.2 s later
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     dataset = dataset.prefetch(4).with_options(options)
     return dataset if is_single_device(strategy) else strategy.experimental_distribute_dataset(dataset)

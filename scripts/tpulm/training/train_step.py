@@ -1,7 +1,6 @@
 """The training step of all JAX models: one pure function of arrays, compiled by `jax.jit`.
 
-Model, optimizer, mesh and task come in as arguments, so that a plan can compile the same function for devices that are
-not there.
+Model, optimizer, mesh and task are arguments, so that a plan can compile the same function for absent devices.
 """
 
 import functools
@@ -18,7 +17,7 @@ from tpulm.specs.record_arrays import predicted_tokens
 
 
 def causal_lm(batch: dict) -> tuple:
-    """Return inputs, labels and weights of a causal model for a batch of records.causal_batches: each next token.
+    """Return inputs, labels (each next token) and weights of a causal model for a batch of records.causal_batches.
 
     labels   int32 [records, sequence_length]; weights  float32 of that shape, 1 for `predicted_tokens`
     """
@@ -28,9 +27,9 @@ def causal_lm(batch: dict) -> tuple:
 
 
 def masked_lm(batch: dict) -> tuple:
-    """Return inputs, labels and weights of a masked model for a batch of records.masked_batches: chosen positions.
+    """Return inputs, labels (at masked positions) and weights of a masked model for a batch of records.masked_batches.
 
-    labels   int32 [records, predictions]; weights  float32 of that shape, 0 where nothing was chosen
+    labels   int32 [records, predictions]; weights  float32 of that shape, 0 where nothing is predicted
     """
     tokens = batch["input_ids"]
     padding_mask = next((batch[name] for name in ("segment_ids", "attention_mask") if name in batch), None)
@@ -48,7 +47,7 @@ def labelling(batch: dict) -> tuple:
     return inputs, batch["labels"], batch["weights"]
 
 
-# By the name that tpulm.specs.training_step has for them.
+# By their names in tpulm.specs.training_step.
 OBJECTIVES: dict[str, Callable[[dict], tuple]] = {"causal": causal_lm, "masked": masked_lm, "labels": labelling}
 
 
@@ -56,9 +55,9 @@ Batch = dict[str, jax.Array]
 
 
 class TrainState(NamedTuple):
-    """What a step changes, each a list: the optimizer's variables, states of random generators, trainable variables.
+    """Lists of all that a step changes: the optimizer's variables, states of random generators, trainable variables.
 
-    The entries are Keras variables, their values, or their shapes and shardings, as the case may be.
+    The entries are Keras variables, or their values, or their shapes and shardings.
     """
 
     optimizer: list
@@ -67,7 +66,7 @@ class TrainState(NamedTuple):
 
 
 def seed_generators(model: keras.Model) -> list[int]:
-    """Return which of the non-trainable variables are states of random generators (of dropout)."""
+    """Return the indices of the non-trainable variables that are states of random generators, for dropout."""
     return [i for i, v in enumerate(model.non_trainable_variables) if "seed_generator" in v.path]
 
 
@@ -81,8 +80,8 @@ def train_variables(model: keras.Model, optimizer: keras.Optimizer) -> TrainStat
 def make_grad_fn(model: keras.Model, task: Callable, z_loss: float = 0.0) -> Callable:
     """Return the function (trainable, frozen, random, batch, weight) -> ((loss, (accuracy, random)), gradients).
 
-    Loss and accuracy of a microbatch are its sums over `weight`, the number of predictions of the whole batch: they and
-    the gradients of microbatches just add up. z_loss  see `tpulm.models.token_losses.losses_and_correct`
+    Loss and accuracy of a microbatch are its sums divided by `weight`, the number of predictions of the whole batch, so
+    that they and the gradients of microbatches add up. z_loss  see `tpulm.models.token_losses.losses_and_correct`
     """
     indices = seed_generators(model)
 
@@ -103,13 +102,12 @@ def make_train_step(
 ) -> Callable:
     """Return the function of one update: (state, frozen, batch, rate) -> (state, figures).
 
-    task          of `tpulm.training.train_step`
-    microbatches  parts of equal size that a batch is worked through in, one after another, their gradients added up
-                  before the one update (gradient accumulation over the parts of a batch)
+    task          objective, a value of OBJECTIVES
+    microbatches  equal parts of a batch, whose gradients are accumulated before the update
     z_loss        weight of the z-loss, see `tpulm.models.token_losses.losses_and_correct`
     state         TrainState of values; frozen  values of the model's non-trainable variables
     batch         arrays [records, ...]
-    rate          float32, the learning rate: an argument, so that a schedule compiles nothing anew
+    rate          float32, the learning rate; as an argument, a new rate compiles nothing anew
     figures       float32 [3]: loss, nats per prediction; accuracy, the share of correct predictions; norm of
                   the gradients of all variables, before any clipping
     """
@@ -147,9 +145,9 @@ def make_train_step(
 def global_norm(gradients: Sequence[jax.Array]) -> jax.Array:
     """Return the Euclidean norm of all gradients as one vector, float32.
 
-    As Keras computes it to clip by it (`clip_by_global_norm`): where it does, the compiler keeps one of the two.
+    The formula is that of Keras's `clip_by_global_norm`, so that the compiler merges the two.
     """
-    return jnp.sqrt(jnp.sum(jnp.stack([jnp.sum(jnp.square(one)) for one in gradients]))).astype("float32")
+    return jnp.sqrt(jnp.sum(jnp.stack([jnp.sum(jnp.square(gradient)) for gradient in gradients]))).astype("float32")
 
 
 def jit_train_step(
@@ -161,10 +159,10 @@ def jit_train_step(
     steps_per_execution: int,
     z_loss: float = 0.0,
 ) -> jax.stages.Wrapped:
-    """Return the compiled function of a dispatch: one `make_train_step`, or a scan over `steps_per_execution` of them.
+    """Return the jitted function of a dispatch: `make_train_step`, or a scan over `steps_per_execution` of them.
 
-    With a scan, arrays of a batch, rates and figures have one more dimension in front, the steps. The state is donated:
-    the new one takes its memory.
+    With a scan, arrays of a batch, rates and figures have the steps as first dimension. The state is donated: the new
+    state takes its memory.
     """
     step = make_train_step(model, optimizer, task, microbatches, z_loss)
 
