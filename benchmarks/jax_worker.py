@@ -70,15 +70,15 @@ class Training:
         """Build it; see the top of this file."""
         recipe = job["recipe"]
         runtime.start(job["threads"], job["devices"], recipe["precision"], recipe.get("determinism", "bytes"))
-        from tpulm.models import building
-        from tpulm.planning.abstract_run import without_preset
+        from tpulm.models import causal
+        from tpulm.planning.abstract_run import kind_of_model, without_preset
         from tpulm.training.jax_run import build_run
         from tpulm.training.jax_trainer import MultiProcess, Trainer
 
-        building.draw_causal_weights = draw_on_devices
+        causal.draw_causal_weights = draw_on_devices
         step = TrainingStep.of(job["stage"], "benchmark", recipe)
         step = replace(step, model=without_preset(step.model))
-        self.run, self.processes = build_run(step), MultiProcess()
+        self.run, self.processes = build_run(step, kind_of_model(step.model)), MultiProcess()
         self.trainer, self.step, self.seconds = Trainer(self.run), 0, math.nan
         vocabulary = step.model.architecture.vocabulary_size
         self.load = lambda at, rows: random_records(step.record_arrays, vocabulary, step.batch_size, at, rows)

@@ -105,10 +105,11 @@ def with_jax(job: dict, folder: Path, train: Records, held_out: Records) -> Ways
     vocabulary = {"size": manifest["vocab_size"], "pad": manifest["special_ids"]["pad"]}
     known = {"sequence_length": train.sequence_length, "packing": manifest["packing"], "vocabulary": vocabulary}
     runtime.start(job["threads"], 1, recipe["precision"])
+    from tpulm.models import masked_models
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import Trainer
 
-    trainer = Trainer(build_run(TrainingStep.of("mlm", "mlm.runs.x", recipe, **known)))
+    trainer = Trainer(build_run(TrainingStep.of("mlm", "mlm.runs.x", recipe, **known), masked_models))
 
     def run(first: int, last: int) -> None:
         rates, load = learning_rates(recipe["schedule"], first, last), partial(training_batch, train, recipe)

@@ -22,7 +22,7 @@ from tpulm.specs.artifacts import (
     TRAINED_ON,
     lengths_file,
 )
-from tpulm.specs.causal_families import vocabulary_of, vocabulary_recipe
+from tpulm.specs.causal_vocabularies import vocabulary_of, vocabulary_recipe
 from tpulm.config.evaluations import Evaluations, overlaps_of
 from tpulm.config.outline import Outline, sampling_of, segment_outputs
 from tpulm.config.report import page_recipe

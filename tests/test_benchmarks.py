@@ -78,7 +78,7 @@ def test_both_ways_train_the_same_model(tiny):
         step = TrainingStep.of(case.stage, "x", case.recipe | {"batch_size": case.batch_size})
         sizes, ours = case.torch["sizes"], step.model.architecture
         assert sizes["vocab_size"] == ours.vocabulary_size and case.torch["length"] == step.sequence_length
-        if step.task == "masked":
+        if step.masking:
             assert step.predictions_per_record == case.torch["predicted"]
             assert all(ours.sizes[key] == sizes[key] for key in ("hidden_size", "num_hidden_layers"))
         else:

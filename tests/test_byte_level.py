@@ -17,7 +17,7 @@ from test_try import ask
 from tokenizers import Tokenizer
 from tpulm.core.errors import UserError
 from tpulm.core.files import sha256
-from tpulm.specs.causal_families import FAMILIES, vocabulary_in
+from tpulm.specs.causal_vocabularies import KINDS, vocabulary_in
 from tpulm.tokenization.training import train_byte_level
 
 jax_backend = test_causal.jax_backend
@@ -38,7 +38,7 @@ def documents():
 
 def trained(name, folder, size=330):
     path = folder / f"{name}.json"
-    train_byte_level([documents()], FAMILIES[name].byte_level, size, SIZE).save(str(path))
+    train_byte_level([documents()], KINDS[name].byte_level, size, SIZE).save(str(path))
     return open_vocabulary(path)
 
 
@@ -81,7 +81,7 @@ print("RESULT", trained("llama3", folder).fast.to_str(), fingerprints(preset_of(
 
 @pytest.mark.unit
 def test_batches_do_not_matter():
-    texts, vocabulary = documents(), FAMILIES["llama3"].byte_level
+    texts, vocabulary = documents(), KINDS["llama3"].byte_level
     found = {train_byte_level([texts[:n], texts[n:]], vocabulary, 330, SIZE).to_str() for n in (1, 7, 100, 150)}
     assert len(found) == 1
 
@@ -101,7 +101,7 @@ def test_the_same_text_gives_the_same_bytes(tmp_path):
 
 @pytest.mark.unit
 def test_a_size_that_cannot_be_names_the_key():
-    vocabulary = FAMILIES["llama3"].byte_level
+    vocabulary = KINDS["llama3"].byte_level
     with pytest.raises(UserError, match=f"^{SIZE} is 261; allowed: 262 or more"):
         train_byte_level([documents()], vocabulary, 261, SIZE)
     with pytest.raises(UserError, match=rf"^{SIZE} is 90000; the text has pieces for at most \d+"):
@@ -111,7 +111,7 @@ def test_a_size_that_cannot_be_names_the_key():
 @pytest.mark.parametrize("name", OF_BYTES)
 def test_a_preset_has_the_ids_of_its_vocabulary(jax_backend, tmp_path, name):
     """Opened by keras-hub, which merges across words; and what its model generates from is cut so, too."""
-    from tpulm.models.causal import load_preset
+    from tpulm.models.preset_folders import load_preset
 
     vocabulary, preset = preset_of(name, tmp_path)
     ours, theirs = map(open_vocabulary, (vocabulary, preset))

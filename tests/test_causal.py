@@ -106,8 +106,8 @@ def preset(jax_backend, vocabulary, tmp_path_factory):
 
 def save_base(vocabulary, folder, sizes):
     import keras
-    from tpulm.models.building import construct
-    from tpulm.models.causal import draw_causal_weights, make_preprocessor, save_preset
+    from tpulm.models.causal import construct, draw_causal_weights
+    from tpulm.models.preset_folders import make_preprocessor, save_preset
 
     keras.distribution.set_distribution(None)
     keras.backend.clear_session()  # which also restarts the numbers in automatic names, as a new process does
@@ -131,10 +131,11 @@ LORA = {"method": "lora", "rank": 2}
 
 def tuned(preset, mesh=(1, 8)):
     """Return the model of a preset with LoRA, and how it is sharded."""
+    from tpulm.models import causal
     from tpulm.models.building import open_model
 
     recipe = RECIPE | LORA | {"mesh": mesh, "base": {"preset": preset}}
-    return open_model(ModelSpec.of("finetune", "finetune.runs.python", recipe))
+    return open_model(ModelSpec.of("finetune", "finetune.runs.python", recipe), causal)
 
 
 def tuner(preset, mesh=(1, 8), **changes):
@@ -148,10 +149,11 @@ def base_trainer(mesh, sizes=ONE_LAYER, **changes):
 
 
 def trainer_of(stage, **changes):
+    from tpulm.models import causal
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import Trainer
 
-    return Trainer(build_run(TrainingStep.of(stage, "the.run", RECIPE | changes)))
+    return Trainer(build_run(TrainingStep.of(stage, "the.run", RECIPE | changes), causal))
 
 
 def train(trainer, records, first, last):
@@ -383,7 +385,7 @@ def test_adapters_are_drawn_by_a_key(preset):
 
 
 def test_a_folder_is_there_at_every_moment_in_which_it_is_replaced(jax_backend, tmp_path, monkeypatch):
-    from tpulm.models import causal as models
+    from tpulm.models import preset_folders as models
 
     folder, deleted, remove = tmp_path / "preset", [], shutil.rmtree
     monkeypatch.setattr(models.shutil, "rmtree", lambda path, **more: (deleted.append(path), remove(path, **more)))
@@ -405,8 +407,8 @@ def test_lora_trains_only_its_own_variables(preset, single):
 
 
 def test_padding_does_not_count(preset, vocabulary, tmp_path):
+    from tpulm.records.causal_batches import causal_lm
     from tpulm.training.evaluation import make_eval_step
-    from tpulm.training.train_step import causal_lm
 
     model, _ = tuned(preset)
     function = make_eval_step(model, causal_lm)
@@ -430,7 +432,7 @@ def answered(request, vocabulary, tmp_path_factory):
 
 def test_only_responses_are_learned(jax_backend, answered):
     import jax
-    from tpulm.training.train_step import causal_lm as task
+    from tpulm.records.causal_batches import causal_lm as task
     from tpulm.training.train_step import make_grad_fn
 
     packing = answered.manifest["packing"]
@@ -545,7 +547,7 @@ def test_meshes(jax_backend):
 
 def test_preset_loads_and_repeats(preset, vocabulary, tmp_path):
     import keras
-    from tpulm.models.causal import load_preset
+    from tpulm.models.preset_folders import load_preset
 
     again = fingerprints(save_base(vocabulary, tmp_path / "again", SIZES))
     assert again == fingerprints(preset) and {"config.json", "assets/tokenizer/vocabulary.spm"} <= set(again)

@@ -145,7 +145,7 @@ GREEDY = """
 import json, sys
 from tpulm.training import runtime
 runtime.start(1)
-from tpulm.models.causal import load_preset
+from tpulm.models.preset_folders import load_preset
 from tpulm.models.sampling import Generator
 recipe = {"sampler": "greedy", "max_length": int(sys.argv[3]), "samples": 1}
 print("RESULT" + json.dumps(Generator(load_preset(sys.argv[1]), recipe, 1)([sys.argv[2]])[0][0]))
@@ -179,7 +179,7 @@ import json, sys
 from tpulm.training import runtime
 runtime.start(1)
 import numpy as np
-from tpulm.models.causal import load_preset
+from tpulm.models.preset_folders import load_preset
 model = load_preset(sys.argv[1])
 tokenizer = model.preprocessor.tokenizer
 ids = np.array([[tokenizer.start_token_id, *tokenizer(sys.argv[2])]])

@@ -187,7 +187,7 @@ print("RESULT" + json.dumps(found))
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("c++") is None, reason="llama-cpp-python is compiled where it is installed")
 def test_llama_cpp_reads_the_same_ids_and_gives_the_logits_of_keras(openers, families, tmp_path):
-    from tpulm.models.causal import load_preset
+    from tpulm.models.preset_folders import load_preset
 
     texts, jobs = [text for text in texts_to_read() if "▁" not in text], {}
     for name, (job, *_) in families.items():

@@ -61,10 +61,11 @@ class Request:
 def opened(preset, mesh=(1, 1)):
     """Return the model of a preset as the harness asks it."""
     from tpulm.evaluation.harness_model import KerasLM
+    from tpulm.models import causal
     from tpulm.models.building import open_model
 
     recipe = {"mesh": mesh, "precision": "float32", "preset": str(preset)}
-    model, distribution = open_model(ModelSpec.of("base", "base.small", recipe))
+    model, distribution = open_model(ModelSpec.of("base", "base.small", recipe), causal)
     tokenizer = open_vocabulary(preset)
     return KerasLM(model, distribution, tokenizer.for_transformers(), tokenizer.special, LENGTH)
 

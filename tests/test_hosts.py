@@ -45,6 +45,7 @@ with job(JOB["out"] + "/x.log", "mlm x") as say:
         raise RuntimeError("INTERNAL:\\nno answer")
     import jax
     from tpulm.training import sharded_arrays
+    from tpulm.models import masked_models
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import Trainer
     recipe, records, read = JOB["recipe"], Records(JOB["manifest"], "train"), set()
@@ -55,7 +56,7 @@ with job(JOB["out"] + "/x.log", "mlm x") as say:
 
     vocabulary = {"size": records.manifest["vocab_size"], "pad": records.manifest["special_ids"]["pad"]}
     known = {"sequence_length": records.manifest["sequence_length"], "vocabulary": vocabulary}
-    trainer = Trainer(build_run(TrainingStep.of("mlm", "mlm.runs.x", recipe, **known)))
+    trainer = Trainer(build_run(TrainingStep.of("mlm", "mlm.runs.x", recipe, **known), masked_models))
     history = History(0, 6, 1, say)
     trainer.train(load, 0, np.full(6, 1e-3, "f4"), history)
     held_out, here = trainer.evaluate(evaluation_batches(records)), f"{JOB['out']}/{processes.number()}"

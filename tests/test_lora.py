@@ -66,11 +66,12 @@ LORA = {"method": "lora", "rank": 2, "mesh": (2, 4)}
 
 def opened(model, **changes):
     """Return a model with LoRA: of a preset folder, or of sizes with fresh weights; on one device."""
+    from tpulm.models import causal
     from tpulm.models.building import open_model
 
     base = {"model": model, "vocab_size": 328} if isinstance(model, dict) else {"preset": model}
     recipe = LORA | {"precision": "float32", "mesh": (1, 1), "base": base} | changes
-    return open_model(ModelSpec.of("finetune", "the.run", recipe))[0]
+    return open_model(ModelSpec.of("finetune", "the.run", recipe), causal)[0]
 
 
 # Families
@@ -100,6 +101,7 @@ def test_a_family_trains_on_eight_devices(jax_backend, packed, name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_segment_with_adapters_on_a_family_is_written(jax_backend, packed, tmp_path, name):
     """To the end: what is written after training reads weights that a step has given away, as adapted kernels do."""
+    from tpulm.models import causal
     from tpulm.models.attention import needs_of
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment
@@ -111,7 +113,7 @@ def test_a_segment_with_adapters_on_a_family_is_written(jax_backend, packed, tmp
     recipe = RECIPE | LORA | {"targets": EVERYTHING, "base": base, "mesh": (1, 1), "run": "x"} | spans
     outputs = {part: str(tmp_path / part) for part in ("weights", "optimizer", "best", "state", "history", "timings")}
     data = partial(training_batch, packed, recipe), partial(held_out_batches, packed, recipe)
-    run = build_run(TrainingStep.of("finetune", "the.run", recipe))
+    run = build_run(TrainingStep.of("finetune", "the.run", recipe), causal)
     job = Snapshots(None, ""), lambda line: None, str(tmp_path / "log")
     train_segment(run, data, Segment(recipe, outputs, None, *job))
     assert json.loads((tmp_path / "state").read_text())["step"] == 2
@@ -120,7 +122,7 @@ def test_a_segment_with_adapters_on_a_family_is_written(jax_backend, packed, tmp
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_peft_adapters_of_all_targets_are_the_same_change(jax_backend, name):
-    from tpulm.models.causal import leaves
+    from tpulm.models.base_precision import leaves
 
     model = opened(MODELS[name] | {"num_layers": 2}, targets=EVERYTHING)
     draw_lora(model)
@@ -154,7 +156,8 @@ def test_each_target_is_all_of_its_layers(jax_backend, preset):
 
 
 def test_a_target_that_a_family_lacks_is_named(jax_backend, preset):
-    from tpulm.models.causal import adapt, load_preset
+    from tpulm.models.lora import adapt
+    from tpulm.models.preset_folders import load_preset
 
     model = load_preset(preset)
     model.backbone._flatten_layers = lambda include_self=True: iter([])
@@ -247,7 +250,7 @@ def test_an_adapted_model_of_bfloat16_loses_nothing(precision, preset):
 def test_what_bfloat16_rounds_away_beside_a_weight_counts(jax_backend, kind):
     import keras
     from tpulm.compat.keras import replace_call
-    from tpulm.models.causal import with_adapter
+    from tpulm.models.lora import with_adapter
 
     options = {"dtype": "bfloat16", "kernel_initializer": "ones", "use_bias": False}
     if kind == "dense":
@@ -288,7 +291,7 @@ def test_two_segments_are_one_run(precision, preset, single, tmp_path, name, cha
 def test_a_merged_model_gives_the_trainers_logits(jax_backend, preset, tmp_path, kind):
     import keras
     from tpulm.models.adapters import merged
-    from tpulm.models.causal import load_preset, save_preset
+    from tpulm.models.preset_folders import load_preset, save_preset
     from tpulm.training.sharded_arrays import by_path
 
     changes = {"targets": EVERYTHING, "alpha": 6, "base_precision": kind}
@@ -383,7 +386,7 @@ def test_a_layout_that_cannot_be_is_named(jax_backend, preset, layout, named):
 
 def test_the_preprocessor_of_a_published_gemma3_needs_no_tensorflow(jax_backend, vocabulary, tmp_path):
     import keras
-    from tpulm.models.causal import load_preset
+    from tpulm.models.preset_folders import load_preset
 
     keras.distribution.set_distribution(None)
     folder = save_base(vocabulary, tmp_path / "base", MODELS["gemma3"])

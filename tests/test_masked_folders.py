@@ -170,15 +170,14 @@ from tpulm.specs.training_step import TrainingStep
 from tpulm.core.files import read_json
 from tpulm.models import masked_models
 from tpulm.models.weight_names import to_transformers
-from tpulm.models.loading import load_folder
 from tpulm.training import runtime
 from tpulm.training import jax_run
 folder, out, recipe, manifest = *sys.argv[1:3], *map(json.loads, sys.argv[3:])
 runtime.start(1)
 known = masked_models.init_recipe(f"{folder}/config.json", manifest, "mlm.runs.x")
 step = TrainingStep.of("mlm", "mlm.runs.x", recipe, sequence_length=32, packing="concat", **known)
-run = jax_run.build_run(step)
-load_folder(run.model, f"{folder}/model.safetensors")
+run = jax_run.build_run(step, masked_models)
+masked_models.load_folder(run.model, f"{folder}/model.safetensors")
 arrays = {variable.path: variable.numpy() for variable in run.model.trainable_variables}
 save_file(to_transformers(arrays, known["vocabulary"]["pad"]), out)
 """,

@@ -41,6 +41,7 @@ from tpulm.records.reader import Records
 
 recipe, records = job["recipe"], Records(job["manifest"], "train")
 runtime.start(1, job["devices"], recipe["precision"])
+from tpulm.models import masked_models
 from tpulm.training.jax_run import build_run
 vocabulary = {"size": records.manifest["vocab_size"], "pad": records.manifest["special_ids"]["pad"]}
 known = {key: records.manifest[key] for key in ("sequence_length", "packing")} | {"vocabulary": vocabulary}
@@ -52,11 +53,11 @@ TRAIN = (
     + """
 import jax
 from tpulm.core.arrays import load_arrays, save_arrays
-from tpulm.models.causal import assign
+from tpulm.models.variables import assign
 from tpulm.training.history import History
 from tpulm.training.jax_trainer import Trainer
-from tpulm.training.train_step import masked_lm
-run = build_run(step)
+from tpulm.records.masked_batches import masked_lm
+run = build_run(step, masked_models)
 if job["weights"]:
     assign(run.model.trainable_variables, load_arrays(job["weights"]), "weights")
 trainer, results = Trainer(run), {}
@@ -231,7 +232,7 @@ from tpulm.training.segment import Segment
 
 def train(files, *rest):
     data = partial(training_batch, records, recipe), partial(evaluation_batches, records)
-    train_segment(build_run(step), data, Segment(recipe, *files, *rest))
+    train_segment(build_run(step, masked_models), data, Segment(recipe, *files, *rest))
 """
 )
 

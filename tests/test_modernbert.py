@@ -214,7 +214,7 @@ SAME = (
 from tpulm.models.attention import fuse, needs_of
 from tpulm.models.attention import Kernel
 from tpulm.models.token_losses import token_losses
-from tpulm.training.train_step import masked_lm
+from tpulm.records.masked_batches import masked_lm
 from tpulm.training.train_step import make_grad_fn
 
 model, dice = made(), np.random.default_rng(3)

@@ -241,15 +241,16 @@ from tpulm.training import runtime
 runtime.start(1, 8)
 import jax, numpy as np
 from keras_hub.src.models.gemma import gemma_attention
-from tpulm.specs.training_step import TrainingStep
-from tpulm.models.causal import save_preset
+from tpulm.models import causal, masked_models
+from tpulm.models.preset_folders import save_preset
 from tpulm.planning.abstract_run import AbstractRun
+from tpulm.specs.training_step import TrainingStep
 from tpulm.training.device_batches import batches
 from tpulm.training.jax_run import build_run
 from tpulm.training.jax_trainer import Trainer
 
 def trained(step):
-    trainer, steps = Trainer(build_run(step)), step.steps_per_execution
+    trainer, steps = Trainer(build_run(step, masked_models if step.masking else causal)), step.steps_per_execution
     arrays = {name: np.zeros((step.batch_size, *shape), kind) for name, (shape, kind) in step.record_arrays.items()}
     load = lambda step, rows: {name: array[rows] for name, array in arrays.items()}
     batch = next(batches(load, (0, steps), step.batch_size, steps, trainer.run.distribution))
@@ -268,7 +269,7 @@ for stage, recipe in json.loads(sys.argv[1]):
         texts.append(AbstractRun(TrainingStep.of(stage, "m", planned), jax.devices()).lowered().as_text())
     print("RESULT", stage, len(texts[0]), *(hashlib.sha256(text.encode()).hexdigest() for text in texts))
     if stage == "base":
-        save_preset(build_run(TrainingStep.of(stage, "m", recipe)).model, "base")
+        save_preset(build_run(TrainingStep.of(stage, "m", recipe), causal).model, "base")
 """
 
 

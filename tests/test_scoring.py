@@ -38,7 +38,7 @@ if engine == "jax":
     runtime.start(1)
     from tpulm.evaluation.jax_scoring import Scorer
     from tpulm.models.loading import load_masked
-    from tpulm.training.train_step import masked_lm
+    from tpulm.records.masked_batches import masked_lm
     model, distribution = load_masked(folder, "mlm.runs.x", {"mesh": [1, 1]})
     def scored(rows, texts): return Scorer(model, distribution, masked_lm, 128, length)(rows, texts)
     def logits(ids, place):
@@ -114,9 +114,10 @@ from tpulm.evaluation.jax_scoring import CausalScorer
 from tpulm.tokenization.conversion import convert
 from tpulm.tokenization.tokenizer import TextTokenizer
 from tpulm.evaluation.material import Passage, read_items
+from tpulm.models import causal
 from tpulm.models.building import open_model
 recipe = {"preset": preset, "mesh": [1, 1], "precision": "float32"}
-model, distribution = open_model(ModelSpec.of("base", "base.x", recipe))
+model, distribution = open_model(ModelSpec.of("base", "base.x", recipe), causal)
 recipe |= {"sequence_length": length, "batch_size": 4, "microbatches": 1}
 texts = [Passage.of(text) for text in texts]
 tokenizer = TextTokenizer(convert(Path(preset)))

@@ -39,11 +39,11 @@ from tpulm.training import runtime
 runtime.start(1, 8)
 import jax, keras_hub, numpy as np
 from tpulm.models import roberta
-from tpulm.models.building import construct
+from tpulm.models.causal import construct
 from tpulm.models.causal import draw_causal_weights
 from tpulm.specs.training_step import CausalArchitecture
 from tpulm.models.document_masking import separate_documents
-from tpulm.training.train_step import causal_lm
+from tpulm.records.causal_batches import causal_lm
 from tpulm.training.train_step import make_grad_fn
 
 family, sizes, measured = json.loads(sys.argv[1])

@@ -13,10 +13,10 @@ family, sizes, vocabulary, mesh, method, precision, chunk, *layout = json.loads(
 runtime.start(1, 8, precision)
 import jax, keras, keras_hub, numpy as np
 from tpulm.models import sharding, token_losses
-from tpulm.models.building import construct
+from tpulm.models.causal import construct
 from tpulm.specs.training_step import CausalArchitecture
 from tpulm.training.evaluation import make_eval_step
-from tpulm.training.train_step import causal_lm
+from tpulm.records.causal_batches import causal_lm
 from tpulm.training.train_step import make_grad_fn
 
 token_losses.CHUNK, token_losses.SMALLEST = chunk, chunk // 8

@@ -21,6 +21,7 @@ from tpulm.models import peft as peft_adapter
 from tpulm.models.transformers_causal import Tensor, save_shards
 from tpulm.specs.artifacts import SHARD_INDEX
 from tpulm.specs.causal_families import FAMILIES, constructor
+from tpulm.specs.causal_vocabularies import KINDS
 from tpulm.specs.training_step import CausalArchitecture, ModelSpec
 from tpulm.tokenization.conversion import save_folder
 from tpulm.tokenization.sentencepiece_bpe import train_vocabulary
@@ -40,13 +41,13 @@ WINDOWS = {
 }
 SIZES = {name: MODELS[name] | {"num_layers": 2, "num_key_value_heads": 2} | WINDOWS.get(name, {}) for name in FAMILIES}
 AS_LLAMA = {"llama3": "Llama", "qwen2": "Llama"}  # of Qwen 2 those with a vocabulary that is no byte-level one
-OF_BYTES = [f"{name} of bytes" for name, family in FAMILIES.items() if family.byte_level]
+OF_BYTES = [f"{name} of bytes" for name, kind in KINDS.items() if kind.byte_level]
 TEXTS = ["the value of  the function", "def f(x):\n    return x  # é, 漢", " begins with a space, 1,234 times\n\n\tx"]
 
 
 def export(preset, folder):
     """Write a preset as a folder of transformers, as the rule's script does."""
-    from tpulm.models.causal import load_on_host
+    from tpulm.models.preset_folders import load_on_host
     from tpulm.models.transformers_causal import tensors_of, transformers_config
 
     tokenizer = open_vocabulary(preset)
@@ -63,9 +64,9 @@ def preset_of(name, folder):
     family, where = name.split()[0], "base.small.vocab_size"
     if name in OF_BYTES:
         vocabulary = folder / f"{name}.json"
-        train_byte_level([prose(200)], FAMILIES[family].byte_level, 328, where).save(str(vocabulary))
+        train_byte_level([prose(200)], KINDS[family].byte_level, 328, where).save(str(vocabulary))
     else:
-        marks = [FAMILIES[family].bos, FAMILIES[family].eos]
+        marks = [KINDS[family].bos, KINDS[family].eos]
         vocabulary = folder / f"{name}.spm"
         vocabulary.write_bytes(train_vocabulary(prose(200), 328, where, marks=tuple(marks)))
     return vocabulary, save_base(vocabulary, folder / f"{name}-preset", SIZES[family])
@@ -112,7 +113,7 @@ def test_a_folder_has_the_same_bytes_each_time(jax_backend, preset, tmp_path):
 
 def test_the_type_of_the_weights_is_that_of_the_preset(jax_backend, preset, tmp_path):
     import keras
-    from tpulm.models.causal import load_preset, save_preset
+    from tpulm.models.preset_folders import load_preset, save_preset
 
     narrow = load_preset(preset, keras.DTypePolicy("bfloat16"))
     save_preset(narrow, tmp_path / "preset")
@@ -219,8 +220,8 @@ def test_byte_level_vocabularies_of_presets(jax_backend, tmp_path, name, bos):
     import keras
     import keras_hub
     from tokenizers.pre_tokenizers import ByteLevel
-    from tpulm.models.building import construct
-    from tpulm.models.causal import load_preset, save_preset
+    from tpulm.models.causal import construct
+    from tpulm.models.preset_folders import load_preset, save_preset
     from tpulm.models.transformers_causal import transformers_config
 
     ends = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
@@ -259,8 +260,8 @@ QUICK = ("mistral", "qwen2", "qwen3", "llama3 of bytes", "qwen3 of bytes")
 )
 def test_a_folder_of_transformers_is_a_base_model(jax_backend, tmp_path, name):
     """As rule fetch_base takes one: the same function, with the same tokenizer, also Keras's; it continues a prompt."""
-    from tpulm.models.causal import load_preset, save_preset
     from tpulm.models.from_transformers import load_transformers
+    from tpulm.models.preset_folders import load_preset, save_preset
     from tpulm.models.sampling import Generator
 
     vocabulary, preset = preset_of(name, tmp_path)
@@ -351,7 +352,7 @@ def adapter_of(model, folder):
 
 def tell_norms_and_biases_apart(preset):
     """Draw the scales and biases of a preset, which begin as ones and zeros."""
-    from tpulm.models.causal import load_preset, save_preset
+    from tpulm.models.preset_folders import load_preset, save_preset
 
     model, draw = load_preset(preset), np.random.default_rng(1)
     for variable in model.backbone.weights:
@@ -400,7 +401,7 @@ def test_transformers_and_peft_give_the_logits_of_keras(openers, families, which
 @pytest.mark.long
 def test_a_merged_model_opens_as_it_was_tuned(jax_backend, openers, vocabulary, tmp_path):
     from tpulm.models.adapters import merged
-    from tpulm.models.causal import save_preset
+    from tpulm.models.preset_folders import save_preset
     from tpulm.training.sharded_arrays import by_path
 
     base = save_base(vocabulary, tmp_path / "base", SIZES["gemma2"])

@@ -90,7 +90,7 @@ def causal(folder: Path, adapter: Path | None, sampling: dict) -> Ask:
     from tpulm.training import runtime
 
     runtime.start(os.cpu_count() or 1)
-    from tpulm.models.causal import load_preset
+    from tpulm.models.preset_folders import load_preset
     from tpulm.models.sampling import Generator
 
     model = load_preset(folder)

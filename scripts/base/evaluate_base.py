@@ -29,10 +29,10 @@ with job(snakemake.log[0], f"base {run}") as say:
     base, manifest = snakemake.input.base, read_manifest(snakemake.input.records)
     packing = manifest["packing"]
     model, distribution = open_causal(f"base.{run}", recipe, base, snakemake.resources, packing=packing)
-    from tpulm.models.causal import count
+    from tpulm.models.variables import count
+    from tpulm.records.causal_batches import causal_lm
     from tpulm.training.checkpoint import how_trained, trained_for
     from tpulm.training.evaluation import Evaluator
-    from tpulm.training.train_step import causal_lm
 
     evaluator = Evaluator(model, distribution, causal_lm)
     state = read_json(snakemake.input.state)

@@ -22,8 +22,8 @@ recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"base {run}") as say:
     runtime.start(cpu_threads=1, repeats=False, on_cpu=True)
-    from tpulm.models.causal import atomic_folder, save_preset
     from tpulm.models.from_transformers import load_transformers
+    from tpulm.models.preset_folders import atomic_folder, save_preset
 
     where = f"base.{run}.preset"
     given = hub.named_source(where, recipe["preset"], recipe["revision"])

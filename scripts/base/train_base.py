@@ -22,9 +22,10 @@ with job(snakemake.log[0], f"base {run}") as say:
     train, validation = open_to_train(snakemake.input.records)
     step = TrainingStep.of("base", f"base.{run}", recipe, vocab_size=train.manifest["vocab_size"])
     runtime.start_to_train(recipe, snakemake.resources, say)
+    from tpulm.models import causal
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment
 
     say(epochs_of(recipe, len(train)))
     data = partial(training_batch, train, recipe), partial(held_out_batches, validation, recipe)
-    train_segment(build_run(step), data, segment)
+    train_segment(build_run(step, causal), data, segment)

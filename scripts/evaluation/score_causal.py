@@ -23,7 +23,7 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
     from tpulm.evaluation.item_means import write_scored
     from tpulm.evaluation.jax_scoring import CausalScorer
     from tpulm.evaluation.text_scores import Material
-    from tpulm.models.causal import assign
+    from tpulm.models.variables import assign
     from tpulm.tokenization.tokenizer import TextTokenizer
 
     tokenizer = TextTokenizer.load(*snakemake.input.tokenizer)

@@ -46,7 +46,7 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
         from tpulm.evaluation.jax_scoring import Scorer
         from tpulm.models.loading import load_masked
         from tpulm.models.sharding import on_one_host
-        from tpulm.training.train_step import masked_lm
+        from tpulm.records.masked_batches import masked_lm
 
         model, distribution = load_masked(folder, recipe["key"], on_one_host(recipe, snakemake.resources))
         tokens = recipe["batch_size"] // recipe["microbatches"] * length

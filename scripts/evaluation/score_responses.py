@@ -25,8 +25,8 @@ with job(snakemake.log[0], f"responses {recipe['path']}") as say:
     from tpulm.evaluation.exact_match import LONGEST, MARKS, exact_match, generated, questions_of
     from tpulm.evaluation.item_means import write_scored
     from tpulm.evaluation.material import read_items
-    from tpulm.models.causal import assign
     from tpulm.models.sampling import Generator
+    from tpulm.models.variables import assign
     from tpulm.tokenization.tokenizer import TextTokenizer
 
     tokenizer, back = TextTokenizer.load(*given.tokenizer), model.preprocessor.tokenizer.detokenize

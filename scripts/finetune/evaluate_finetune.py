@@ -36,11 +36,11 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     packings = [records.manifest["packing"] for records in texts.values()]
     packing, where = "segments" if "segments" in packings else "concat", f"finetune.runs.{run}"
     model, distribution = open_causal(where, recipe, snakemake.input.base, snakemake.resources, packing=packing)
-    from tpulm.models.causal import assign, count
     from tpulm.models.sharding import partitioning
+    from tpulm.models.variables import assign, count
+    from tpulm.records.causal_batches import causal_lm
     from tpulm.training.checkpoint import how_trained, trained_for
     from tpulm.training.evaluation import Evaluator
-    from tpulm.training.train_step import causal_lm
 
     evaluator = Evaluator(model, distribution, causal_lm)
     before = {name: evaluator(held_out_batches(records, recipe)) for name, records in texts.items()}

@@ -18,8 +18,8 @@ recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 with job(snakemake.log[0], f"finetune {run}") as say:
     phases = Phases()
     model, distribution = open_causal(f"finetune.runs.{run}", recipe, snakemake.input.base, snakemake.resources)
-    from tpulm.models.causal import assign
     from tpulm.models.sampling import Generator
+    from tpulm.models.variables import assign
 
     prompts, best = recipe["prompts"], snakemake.input.best
     generate = Generator(model, recipe["sampling"], distribution.num_model_replicas)

@@ -29,12 +29,13 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     train, validation = open_to_train(snakemake.input.records)
     step = TrainingStep.of("finetune", f"finetune.runs.{run}", recipe, base={"preset": snakemake.input.base})
     runtime.start_to_train(recipe, snakemake.resources, say)
-    from tpulm.models.causal import assign
+    from tpulm.models import causal
+    from tpulm.models.variables import assign
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment
 
     say(epochs_of(recipe, len(train)))
-    jax_run = build_run(step)
+    jax_run = build_run(step, causal)
     for start in snakemake.input.start:
         assign(jax_run.model.trainable_variables, load_arrays(start), start)
     data = partial(training_batch, train, recipe), partial(held_out_batches, validation, recipe)

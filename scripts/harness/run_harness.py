@@ -28,7 +28,7 @@ with job(snakemake.log[0], f"{recipe['path']}, {asked['name']}") as say:
     from tpulm.evaluation.harness_model import KerasLM
     from tpulm.evaluation.item_means import write_scored
     from tpulm.evaluation.overlap import items_in_training
-    from tpulm.models.causal import assign
+    from tpulm.models.variables import assign
     from tpulm.tokenization.tokenizer import TextTokenizer
 
     task = HarnessTask(asked["name"], asked)

@@ -48,9 +48,8 @@ with job(snakemake.log[0], f"mlm {run}") as say:
         from tpulm.core.arrays import load_arrays
         from tpulm.models.loading import load_masked
         from tpulm.models.sharding import on_one_host
-        from tpulm.records.masked_batches import evaluation_batches
+        from tpulm.records.masked_batches import evaluation_batches, masked_lm
         from tpulm.training.evaluation import Evaluator
-        from tpulm.training.train_step import masked_lm
 
         packing = {"packing": manifest["packing"]}
         model, distribution = load_masked(folder, f"mlm.runs.{run}", on_one_host(recipe, snakemake.resources) | packing)

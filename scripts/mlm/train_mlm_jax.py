@@ -10,7 +10,7 @@ params.recipe   model, masking, and what every training script has, as its other
 from functools import partial
 
 from tpulm.core.job import job
-from tpulm.models.masked_models import init_recipe
+from tpulm.models import masked_models
 from tpulm.records.masked_batches import evaluation_batches, training_batch
 from tpulm.records.order import epochs_of
 from tpulm.records.reader import open_to_train
@@ -27,16 +27,15 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     vocabulary = {"size": manifest["vocab_size"], "pad": manifest["special_ids"]["pad"]}
     known = {"sequence_length": train.sequence_length, "packing": manifest["packing"], "vocabulary": vocabulary}
     if init:
-        known |= init_recipe(init[0], manifest, f"mlm.runs.{run}")
+        known |= masked_models.init_recipe(init[0], manifest, f"mlm.runs.{run}")
     step = TrainingStep.of("mlm", f"mlm.runs.{run}", recipe, **known)
     runtime.start_to_train(recipe, snakemake.resources, say)
-    from tpulm.models.loading import load_folder
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment
 
     say(epochs_of(recipe, len(train)))
-    jax_run = build_run(step)
+    jax_run = build_run(step, masked_models)
     if init and not segment.previous:
-        load_folder(jax_run.model, init[1])
+        masked_models.load_folder(jax_run.model, init[1])
     data = partial(training_batch, train, recipe), partial(evaluation_batches, validation, step.microbatch_size)
     train_segment(jax_run, data, segment)

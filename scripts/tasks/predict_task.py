@@ -27,9 +27,9 @@ recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
 with job(snakemake.log[0], f"{wildcards.task} {wildcards.model}") as say:
     read = {split: read_split(snakemake.input[split]) for split in ("validation", "test")}
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
-    from tpulm.models.causal import assign
     from tpulm.models.sharding import on_one_host
     from tpulm.models.task_models import build_task_model
+    from tpulm.models.variables import assign
     from tpulm.training.jax_run import distributed
     from tpulm.training.task_run import check_predictions, encoder, make_predictor, task_step
 

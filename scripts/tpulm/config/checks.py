@@ -17,6 +17,7 @@ from tpulm.config.tasks import check_tasks, unused_positions
 from tpulm.core.accelerators import check_slice, is_tpu, topology
 from tpulm.core.errors import UserError, describe
 from tpulm.core.secrets import find_secret
+from tpulm.specs import causal_vocabularies as vocabularies
 from tpulm.specs.causal_families import FAMILIES
 from tpulm.specs.masked_sizes import check_heads, sizes_of
 from tpulm.specs.texts import GEMMA, chat_template_files, sources_of, template_fields
@@ -234,8 +235,8 @@ def check_base(where: str, recipe: dict) -> None:
     check_heads_of(f"{where}.model", recipe["model"])
     check_packing(where, recipe, recipe["model"])
     name = recipe["model"]["architecture"]
-    if recipe["tokenizer"] == "byte-level-bpe" and not FAMILIES[name].byte_level:
-        allowed = ", ".join(other for other, family in FAMILIES.items() if family.byte_level)
+    if recipe["tokenizer"] == "byte-level-bpe" and not vocabularies.KINDS[name].byte_level:
+        allowed = ", ".join(other for other, kind in vocabularies.KINDS.items() if kind.byte_level)
         raise UserError(
             f"{where}.tokenizer is byte-level-bpe with the architecture {name}; allowed: bpe, or one of the "
             f"architectures {allowed}."

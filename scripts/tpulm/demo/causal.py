@@ -15,7 +15,7 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.corpus.rows import ChatTemplate
 from tpulm.demo.choice import Prompt, Settings, Tell
-from tpulm.models.causal import load_preset
+from tpulm.models.preset_folders import load_preset
 from tpulm.models.streaming import Reply, Streaming, Token
 from tpulm.tokenization.conversion import convert
 from tpulm.tokenization.tokenizer import TextTokenizer, check_control_tokens

@@ -10,9 +10,10 @@ import keras_hub
 
 from tpulm.core.arrays import load_arrays
 from tpulm.core.files import read_json
-from tpulm.models.building import open_model, open_trained
-from tpulm.models.causal import assign
+from tpulm.models import causal, masked_models
+from tpulm.models.building import open_model
 from tpulm.models.sharding import Sharded
+from tpulm.models.variables import assign
 from tpulm.models.weight_names import from_transformers
 from tpulm.specs.artifacts import CHECKPOINT_FILES, MANIFEST
 from tpulm.specs.masked_sizes import config_recipe, exported_model
@@ -40,7 +41,7 @@ def open_masked(checkpoint: Path, results: Path) -> tuple[keras.Model, Sharded]:
     if on_tensorflow:  # with the sizes that transformers has by default
         recipe |= {"model": config_recipe(exported_model(recipe["model"], "tensorflow"))}
     recipe |= {"vocabulary": {"size": manifest["vocab_size"], "pad": pad}}
-    model, distribution = open_model(ModelSpec.of("mlm", str(checkpoint), recipe))
+    model, distribution = open_model(ModelSpec.of("mlm", str(checkpoint), recipe), masked_models)
     if on_tensorflow:
         from tpulm.models.masked_folders import pytorch_arrays  # imports transformers
 
@@ -57,5 +58,5 @@ def open_causal(checkpoint: Path, vocabulary: Path) -> keras_hub.models.CausalLM
     recipe, weights = recipe_and_weights(checkpoint)
     if vocabulary.is_dir():
         spec = ModelSpec.of("finetune", str(checkpoint), recipe | {"base": {"preset": vocabulary}})
-        return open_model(spec, weights)[0]
-    return open_trained(recipe, weights, vocabulary, TextTokenizer(convert(vocabulary)).size)
+        return open_model(spec, causal, weights)[0]
+    return causal.open_trained(recipe, weights, vocabulary, TextTokenizer(convert(vocabulary)).size)

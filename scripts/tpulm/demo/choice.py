@@ -16,7 +16,7 @@ from tpulm.config.finished_models import Folders, folders_of
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.specs.artifacts import CHECKPOINT_FILES, TASKS
-from tpulm.specs.causal_families import vocabulary_in, vocabulary_of
+from tpulm.specs.causal_vocabularies import vocabulary_in, vocabulary_of
 from tpulm.specs.classification_heads import PRETRAINED
 from tpulm.specs.masked_sizes import KINDS, opens
 

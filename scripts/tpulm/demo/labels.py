@@ -10,8 +10,9 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.demo.checkpoints import HERE
 from tpulm.demo.choice import Prompt, Settings, Tell
-from tpulm.models.causal import assign
+from tpulm.models import masked_models
 from tpulm.models.task_models import build_task_model
+from tpulm.models.variables import assign
 from tpulm.specs.artifacts import CHECKPOINT_FILES
 from tpulm.specs.classification_heads import NUMBER
 from tpulm.training.jax_run import distributed
@@ -33,7 +34,7 @@ class Labels:
         described = read_json(task / "task.json")
         recipe = read_json(best.with_name(CHECKPOINT_FILES["state"]))["recipe"] | HERE
         step = task_step(recipe | {"seed": 0}, folder, described)
-        self.model = build_task_model(step, distributed(step), folder, weights=False)
+        self.model = build_task_model(step, distributed(step, masked_models), folder, weights=False)
         assign(self.model.trainable_variables, load_arrays(str(best)), str(best))
         self.encode, self.labels, self.predict = encoder(folder, recipe), described["labels"], recipe["predict"]
 

@@ -15,7 +15,7 @@ from tpulm.evaluation.material import Passage
 from tpulm.evaluation.rows import encode_passages, masked_rows, unknown_nats
 from tpulm.models.loading import FillMask
 from tpulm.models.sharding import Sharded
-from tpulm.training.train_step import masked_lm
+from tpulm.records.masked_batches import masked_lm
 
 MASK = "[MASK]"  # as a prompt has it
 READ = 4096  # tokens at once

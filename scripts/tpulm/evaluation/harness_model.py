@@ -18,7 +18,7 @@ from tpulm.evaluation.jax_scoring import Scorer
 from tpulm.evaluation.rows import Row, batched
 from tpulm.models.sampling import make_sampler
 from tpulm.models.sharding import Sharded, batch_sharding
-from tpulm.training.train_step import causal_lm
+from tpulm.records.causal_batches import causal_lm
 
 TOKENS = 4096  # of a batch: enough to keep a device busy, and of any model few enough for its memory
 SHORTEST = 16  # of the lengths that batches are padded to

@@ -10,9 +10,9 @@ from tpulm.evaluation.material import Passage
 from tpulm.evaluation.rows import Batch, Row, batched, causal_rows, costs_of, encode_passages, sum_by_text
 from tpulm.models.sharding import Sharded, batch_sharding
 from tpulm.models.token_losses import losses_and_correct
+from tpulm.records.causal_batches import causal_lm
 from tpulm.tokenization.tokenizer import TextTokenizer
 from tpulm.training.device_batches import AHEAD, on_devices
-from tpulm.training.train_step import causal_lm
 
 
 class Scorer:

@@ -12,8 +12,11 @@ import numpy as np
 
 from tpulm.compat.keras import scale_in_kernel
 from tpulm.core.files import atomic_write, read_json, write_json
-from tpulm.models.building import as_built, build_abstract_model, distribute, open_model
-from tpulm.models.causal import backbone_class, check_arrays, leaves, load_preset
+from tpulm.models import causal
+from tpulm.models.base_precision import leaves
+from tpulm.models.building import build_abstract_model, distribute, open_model
+from tpulm.models.preset_folders import load_preset, registered_backbone
+from tpulm.models.variables import check_arrays
 from tpulm.specs.causal_families import layers_of
 from tpulm.specs.training_step import ModelSpec
 
@@ -28,8 +31,8 @@ def save_adapters(spec: ModelSpec, arrays: Mapping[str, np.ndarray], weights: st
     Raises UserError if the arrays belong to another model.
     """
     arguments = read_json(Path(spec.preset) / "config.json")["config"]
-    built = replace(spec, base_precision=None, source=as_built(backbone_class(spec.preset), arguments))
-    model = build_abstract_model(built, distribute(built))  # only the paths of its layers are needed
+    built = replace(spec, base_precision=None, source=causal.as_built(registered_backbone(spec.preset), arguments))
+    model = build_abstract_model(built, causal, distribute(built, causal))  # only the paths of its layers are needed
     check_arrays(model.trainable_variables, arrays, str(weights))
     for layer in leaves(model.backbone):
         if getattr(layer, "lora_enabled", False):  # arrays replace the variables, which have no values
@@ -50,7 +53,7 @@ def merged(spec: ModelSpec, best: str) -> keras.Model:
 
     Raises UserError if `best` belongs to another model.
     """
-    tuned, _ = open_model(spec, best)
+    tuned, _ = open_model(spec, causal, best)
     keras.distribution.set_distribution(None)
     wide = load_preset(spec.preset, keras.DTypePolicy("float32"))
     for target, source in zip(leaves(wide.backbone), leaves(tuned.backbone), strict=True):

@@ -3,93 +3,81 @@
 Needs tpulm.training.runtime.start first.
 """
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from typing import Protocol
 
 import keras
-import keras_hub
 
 from tpulm.compat.keras import set_layout
-from tpulm.compat.keras_hub import plain_attention
 from tpulm.core.arrays import load_arrays
 from tpulm.models import sharding
 from tpulm.models.attention import Kernel, attention_of, fuse
-from tpulm.models.causal import (
-    assign,
-    backbone_class,
-    draw_adapter,
-    draw_causal_weights,
-    load_int8,
-    load_preset,
-    make_preprocessor,
-    policy_of,
-    prepare_tuning,
-    task_of,
-    without_activations,
-)
 from tpulm.models.document_masking import separate_documents
 from tpulm.models.dropout import draw_masks_once
-from tpulm.models.masked_models import MODULES
-from tpulm.specs.causal_families import constructor
-from tpulm.specs.training_step import CausalArchitecture, MaskedArchitecture, ModelSpec, Preset
+from tpulm.models.variables import assign
+from tpulm.specs.training_step import ModelSpec
 
 
-def open_model(spec: ModelSpec, best: str | None = None) -> tuple[keras.Model, sharding.Sharded]:
+class Kind(Protocol):
+    """A kind of language models: the module `tpulm.models.masked_models` or `tpulm.models.causal`.
+
+    An argument, so that code that trains one kind does not depend on the code of the other.
+    """
+
+    def backbone_class(self, spec: ModelSpec) -> type:
+        """Return the backbone class of a model."""
+
+    def build(self, spec: ModelSpec) -> keras.Model:
+        """Return a model with its weights, loaded or drawn by its seed; its trainable variables are set."""
+
+    def build_abstract(self, spec: ModelSpec) -> keras.Model:
+        """Return the model of `build` with Keras's initial weights."""
+
+    def objective(self, batch: dict) -> tuple:
+        """Return inputs, labels and weights for a batch of records, as arrays."""
+
+
+def open_model(spec: ModelSpec, kind: Kind, best: str | None = None) -> tuple[keras.Model, sharding.Sharded]:
     """Return the model of a run and its sharding over JAX's devices, see `distribute` and `build_model`.
 
     best   safetensors file of a checkpoint's trainable variables, which replace the model's own
 
     Raises UserError as they do, and if `best` belongs to another model.
     """
-    distribution = distribute(spec)
-    model = build_model(spec, distribution)
+    distribution = distribute(spec, kind)
+    model = build_model(spec, kind, distribution)
     if best:
         assign(model.trainable_variables, load_arrays(best), best)
     return model, distribution
 
 
-def distribute(spec: ModelSpec, devices: list | None = None) -> sharding.Sharded:
+def distribute(spec: ModelSpec, kind: Kind, devices: list | None = None) -> sharding.Sharded:
     """Make devices the mesh of a run and return its sharding, which every variable made from now on follows.
 
     devices   all of JAX's by default, or those of a topology description
 
     Raises UserError if the mesh does not fit the devices, or the model has no layout map for it.
     """
-    source = spec.source
-    family = backbone_class(source.name) if isinstance(source, Preset) else family_of(source)
-    return sharding.set_up(family, list(spec.mesh), spec.where, devices, spec.layout)
+    return sharding.set_up(kind.backbone_class(spec), list(spec.mesh), spec.where, devices, spec.layout)
 
 
-def build_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
+def build_model(spec: ModelSpec, kind: Kind, distribution: sharding.Sharded) -> keras.Model:
     """Return the model of a run, its trainable variables set, with the preset's weights or weights drawn by the seed.
 
     Raises UserError if a variable is not sharded as the layout map says.
     """
     keras.utils.set_random_seed(spec.seed)
-    source = spec.source
-    model = load(source.name, spec) if isinstance(source, Preset) else construct(source, policy_of(spec))
-    if isinstance(source, MaskedArchitecture):
-        MODULES[source.name].draw_weights(model, source.sizes["initializer_range"], spec.seed)
-    elif isinstance(source, CausalArchitecture):
-        draw_causal_weights(model.backbone, spec.seed)
+    model = kind.build(spec)
     prepare(model, spec, distribution)
-    if spec.only_lora:
-        draw_adapter(model, spec.seed)
     sharding.check_shardings(model.variables, distribution)
     return model
 
 
-def load(preset: str, spec: ModelSpec) -> keras.Model:
-    """Return the model of a preset folder in the dtypes of its run."""
-    policy = policy_of(spec)
-    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
-        return load_int8(preset, policy)
-    return load_preset(preset, policy)
-
-
 def build_abstract_model(
-    spec: ModelSpec, distribution: sharding.Sharded, finish: Callable[[keras.Model], keras.Model] = lambda model: model
+    spec: ModelSpec,
+    kind: Kind,
+    distribution: sharding.Sharded,
+    finish: Callable[[keras.Model], keras.Model] = lambda model: model,
 ) -> keras.Model:
     """Return the model of `build_model` with shapes, dtypes and shardings but no values, which take no memory.
 
@@ -99,7 +87,7 @@ def build_abstract_model(
     keras.utils.set_random_seed(spec.seed)
     # Variables that are made inside this scope have no values.
     with keras.StatelessScope(initialize_variables=False):
-        model = construct(spec.architecture, policy_of(spec))
+        model = kind.build_abstract(spec)
         prepare(model, spec, distribution)
         model = finish(model)
         for variable in model.variables:  # as Keras does it when a variable gets its value
@@ -109,11 +97,10 @@ def build_abstract_model(
 
 
 def prepare(model: keras.Model, spec: ModelSpec, distribution: sharding.Sharded) -> None:
-    """Set the trainable variables, dropout, document masking and attention kernel of a model.
+    """Set the dropout, document masking and attention kernel of a model.
 
     Raises UserError for a family that cannot separate documents, if the run needs it.
     """
-    prepare_tuning(model, spec)
     draw_masks_once(model)
     name = attention_of(model, distribution, spec.determinism).implementation
     kernel = None if name == "plain" else Kernel(name, spec.segments)
@@ -121,47 +108,3 @@ def prepare(model: keras.Model, spec: ModelSpec, distribution: sharding.Sharded)
         separate_documents(model, spec.where)
     if kernel:
         fuse(model, kernel)
-
-
-def family_of(architecture: MaskedArchitecture | CausalArchitecture) -> type:
-    """Return the backbone class of an architecture."""
-    if isinstance(architecture, MaskedArchitecture):
-        return MODULES[architecture.name].backbone_class()
-    return getattr(keras_hub.models, architecture.family)
-
-
-def construct(
-    architecture: MaskedArchitecture | CausalArchitecture, policy: keras.dtype_policies.DTypePolicy | None = None
-) -> keras.Model:
-    """Return the model of an architecture with Keras's initial weights; a causal model has no preprocessor.
-
-    policy  dtype policy of a causal model; the run's by default
-
-    Raises UserError for a class without a causal language model in keras-hub.
-    """
-    if isinstance(architecture, MaskedArchitecture):
-        build = MODULES[architecture.name].build
-        return build(architecture.sizes, architecture.vocabulary_size, architecture.pad_id)
-    family = family_of(architecture)
-    arguments = {"vocabulary_size": architecture.vocabulary_size, **architecture.sizes}
-    backbone = family(**arguments, **({"dtype": policy} if policy else {}))
-    model = task_of(family)(backbone=backbone, preprocessor=None, compile=False)  # its optimizer has values
-    return without_activations(plain_attention(model))
-
-
-def as_built(family: type, arguments: Mapping[str, Any]) -> CausalArchitecture:
-    """Return the architecture of a backbone class with the arguments in its config.json."""
-    sizes = {key: value for key, value in arguments.items() if key not in ("name", "trainable", "dtype")}
-    return CausalArchitecture(family.__name__, sizes, sizes.pop("vocabulary_size"))
-
-
-def open_trained(recipe: Mapping[str, Any], weights: str, vocabulary: Path, size: int) -> keras.Model:
-    """Return a base model that this workflow has trained, with its preprocessor.
-
-    recipe   of its training: model, sequence_length
-    weights  safetensors file of its variables; vocabulary, size  its vocabulary, see `make_preprocessor`
-    """
-    model = construct(CausalArchitecture(*constructor(recipe["model"]), size))
-    assign(model.backbone.variables, load_arrays(weights), weights)
-    model.preprocessor = make_preprocessor(recipe["model"]["architecture"], vocabulary, recipe["sequence_length"])
-    return model

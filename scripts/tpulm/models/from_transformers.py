@@ -22,7 +22,8 @@ from tpulm.compat.keras import skip_initialization
 from tpulm.compat.keras_hub import plain_attention
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
-from tpulm.models.causal import make_preprocessor, task_of
+from tpulm.models.causal import task_of
+from tpulm.models.preset_folders import make_preprocessor
 from tpulm.models.tensor_files import read_tensor, tensor_files
 from tpulm.models.transformers_causal import transformers_name
 from tpulm.models.weight_names import from_matrix

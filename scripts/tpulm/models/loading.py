@@ -12,9 +12,8 @@ import numpy as np
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
+from tpulm.models import masked_models
 from tpulm.models.building import open_model
-from tpulm.models.causal import assign
-from tpulm.models.masked_models import folder_recipe, folder_weights
 from tpulm.models.sharding import Sharded
 from tpulm.specs.training_step import ModelSpec
 from tpulm.tokenization.tokenizer import TextTokenizer
@@ -29,15 +28,11 @@ def load_masked(folder: Path, where: str, recipe: Mapping) -> tuple[keras.Model,
 
     Raises UserError if the mesh does not fit the devices.
     """
-    model, distribution = open_model(ModelSpec.of("mlm", where, {**recipe, **folder_recipe(folder)}))
-    load_folder(model, folder / "model.safetensors")
+    model, distribution = open_model(
+        ModelSpec.of("mlm", where, {**recipe, **masked_models.folder_recipe(folder)}), masked_models
+    )
+    masked_models.load_folder(model, folder / "model.safetensors")
     return model, distribution
-
-
-def load_folder(model: keras.Model, weights: str | Path) -> None:
-    """Load the model.safetensors of a Hugging Face folder into a model. Raises UserError if the sizes differ."""
-    folder = Path(weights).parent
-    assign(model.trainable_variables, folder_weights(folder, model.trainable_variables), str(folder))
 
 
 class FillMask:

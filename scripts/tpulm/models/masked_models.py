@@ -1,4 +1,4 @@
-"""The masked models on JAX by architecture, and the recipes and weights of those in Hugging Face folders."""
+"""The masked models that run on JAX, a kind of `tpulm.models.building`, and those in Hugging Face folders."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,15 +11,43 @@ from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.models import modernbert, roberta
+from tpulm.models.variables import assign
 from tpulm.models.weight_names import from_transformers
+from tpulm.records.masked_batches import masked_lm
 from tpulm.specs.masked_architectures import check_vocabulary, find_architecture
 from tpulm.specs.masked_sizes import config_recipe
+from tpulm.specs.training_step import ModelSpec
 
 if TYPE_CHECKING:
     import keras
 
 # Each has PYTORCH_CLASS, backbone_class, build and draw_weights.
 MODULES: dict[str, ModuleType] = {"roberta": roberta, "modernbert": modernbert}
+objective = masked_lm
+
+
+def backbone_class(spec: ModelSpec) -> type:
+    """Return the backbone class of a model."""
+    return MODULES[spec.masked.name].backbone_class()
+
+
+def build(spec: ModelSpec) -> "keras.Model":
+    """Return a model with weights drawn by its seed."""
+    model, source = build_abstract(spec), spec.masked
+    MODULES[source.name].draw_weights(model, source.sizes["initializer_range"], spec.seed)
+    return model
+
+
+def build_abstract(spec: ModelSpec) -> "keras.Model":
+    """Return a model with Keras's initial weights."""
+    source = spec.masked
+    return MODULES[source.name].build(source.sizes, source.vocabulary_size, source.pad_id)
+
+
+def load_folder(model: "keras.Model", weights: str | Path) -> None:
+    """Load the model.safetensors of a Hugging Face folder into a model. Raises UserError if the sizes differ."""
+    folder = Path(weights).parent
+    assign(model.trainable_variables, folder_weights(folder, model.trainable_variables), str(folder))
 
 
 def folder_recipe(folder: Path) -> dict:

@@ -12,9 +12,9 @@ from keras import ops
 
 from tpulm.core.errors import UserError
 from tpulm.core.random_streams import generator
+from tpulm.models import masked_models
 from tpulm.models.building import build_abstract_model, build_model
 from tpulm.models.dropout import Dropout
-from tpulm.models.loading import load_folder
 from tpulm.models.sharding import Sharded
 from tpulm.specs.training_step import ModelSpec, TrainingStep
 
@@ -123,9 +123,9 @@ def build_task_model(step: TrainingStep, distribution: Sharded, folder: Path, we
 
     Raises UserError if the model has too few positions, or the weights belong to another model.
     """
-    masked_model = build_model(step.model, distribution)
+    masked_model = build_model(step.model, masked_models, distribution)
     if weights:
-        load_folder(masked_model, folder / "model.safetensors")
+        masked_models.load_folder(masked_model, folder / "model.safetensors")
     model = with_head(masked_model, step)
     draw_head(model, step.model)
     return model
@@ -133,4 +133,4 @@ def build_task_model(step: TrainingStep, distribution: Sharded, folder: Path, we
 
 def build_abstract_task_model(step: TrainingStep, distribution: Sharded) -> keras.Model:
     """Return the model of a step without values, see `tpulm.models.building.build_abstract_model`."""
-    return build_abstract_model(step.model, distribution, lambda model: with_head(model, step))
+    return build_abstract_model(step.model, masked_models, distribution, lambda model: with_head(model, step))

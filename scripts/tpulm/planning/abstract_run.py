@@ -18,12 +18,14 @@ from tpulm.compat.keras_hub import read_preset_file
 from tpulm.core import hub
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
-from tpulm.models.building import as_built, build_abstract_model
-from tpulm.models.causal import backbone_class
+from tpulm.models import causal, masked_models
+from tpulm.models.building import Kind, build_abstract_model
+from tpulm.models.preset_folders import registered_backbone
 from tpulm.models.sharding import Sharded, batch_sharding, shardings
 from tpulm.models.task_models import build_abstract_task_model
+from tpulm.records.labelled_batches import labelling
 from tpulm.specs.published_models import published
-from tpulm.specs.training_step import ModelSpec, Preset, TrainingStep
+from tpulm.specs.training_step import MaskedArchitecture, ModelSpec, Preset, TrainingStep
 from tpulm.training.jax_run import build_abstract_run
 from tpulm.training.train_step import TrainState
 
@@ -37,7 +39,7 @@ def without_preset(spec: ModelSpec) -> ModelSpec:
     if not isinstance(spec.source, Preset):
         return spec
     family, arguments = preset_backbone(spec.source.name, spec.source.revision)
-    return replace(spec, source=as_built(family, arguments))
+    return replace(spec, source=causal.as_built(family, arguments))
 
 
 def preset_backbone(preset: str, revision: str | None) -> tuple[type, dict]:
@@ -46,7 +48,7 @@ def preset_backbone(preset: str, revision: str | None) -> tuple[type, dict]:
     Raises Unreachable where the hub cannot be asked, UserError for a model that keras-hub does not know.
     """
     if (Path(preset) / "config.json").is_file():
-        return backbone_class(preset), read_json(Path(preset) / "config.json")["config"]
+        return registered_backbone(preset), read_json(Path(preset) / "config.json")["config"]
     known = published(preset)
     if known:
         return getattr(keras_hub.models, known[0]), known[1]
@@ -66,11 +68,16 @@ def preset_backbone(preset: str, revision: str | None) -> tuple[type, dict]:
     return family, config["config"]
 
 
+def kind_of_model(spec: ModelSpec) -> Kind:
+    """Return the kind of a model that is built."""
+    return masked_models if isinstance(spec.source, MaskedArchitecture) else causal
+
+
 def abstract_model(step: TrainingStep, distribution: Sharded) -> keras.Model:
     """Return the model of a step, language model or with a classification head, without values."""
     if step.head:
         return build_abstract_task_model(step, distribution)
-    return build_abstract_model(step.model, distribution)
+    return build_abstract_model(step.model, kind_of_model(step.model), distribution)
 
 
 class AbstractRun:
@@ -82,7 +89,9 @@ class AbstractRun:
         devices  JAX's, or those of a topology description
         """
         self.step = replace(step, model=without_preset(step.model))
-        self.run = build_abstract_run(self.step, devices, abstract_model)
+        kind = kind_of_model(self.step.model)
+        objective = labelling if self.step.head else kind.objective
+        self.run = build_abstract_run(self.step, kind, devices, abstract_model, objective)
         self.model, self.optimizer, self.distribution = self.run.model, self.run.optimizer, self.run.distribution
 
     def lowered(self) -> jax.stages.Lowered:

@@ -67,3 +67,13 @@ def predicted_ids(batch: dict[str, np.ndarray]) -> np.ndarray:
 def held_out_indices(records: int) -> np.ndarray:
     """Return which records of a held-out split are measured: int64, all of a small split."""
     return np.unique(np.linspace(0, records - 1, min(records, HELD_OUT_RECORDS)).astype(np.int64))
+
+
+def causal_lm(batch: dict) -> tuple:
+    """Return inputs, labels (each next token) and weights of a causal model for a batch.
+
+    labels   int32 [records, sequence_length]; weights  float32 of that shape, 1 for `predicted_tokens`
+    """
+    tokens, padding_mask = batch["tokens"], batch.get("segment_ids", batch["mask"])
+    inputs = {"token_ids": tokens[:, :-1], "padding_mask": padding_mask[:, :-1].astype("int32")}
+    return inputs, tokens[:, 1:], predicted_tokens(batch).astype("float32")

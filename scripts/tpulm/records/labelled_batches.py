@@ -54,3 +54,12 @@ def evaluation_batches(arrays: Arrays) -> Iterator[Arrays]:
         batch = {name: array[start : start + EVALUATION_BATCH] for name, array in arrays.items()}
         short = EVALUATION_BATCH - len(batch["input_ids"])
         yield {name: np.pad(array, [(0, short)] + [(0, 0)] * (array.ndim - 1)) for name, array in batch.items()}
+
+
+def labelling(batch: dict) -> tuple:
+    """Return inputs, labels and weights of a model with a classification head, for a batch.
+
+    labels   int32, or float32 for numbers, [records]; weights  float32 [records], 0 where nothing is predicted
+    """
+    inputs = {"token_ids": batch["input_ids"], "padding_mask": batch["attention_mask"]}
+    return inputs, batch["labels"], batch["weights"]

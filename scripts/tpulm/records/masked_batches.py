@@ -169,3 +169,17 @@ def stacked(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 def blocks_from(records: Records, start: int) -> Callable[[], range]:
     """Return a function that returns the blocks from record `start` on, of a split that is read in its order."""
     return lambda: range(start // BLOCK, min(start // BLOCK + WINDOW, -(-len(records) // BLOCK)))
+
+
+def masked_lm(batch: dict) -> tuple:
+    """Return inputs, labels (at masked positions) and weights of a masked model for a batch.
+
+    labels   int32 [records, predictions]; weights  float32 of that shape, 0 where nothing is predicted
+    """
+    import jax.numpy as jnp
+
+    tokens = batch["input_ids"]
+    padding_mask = next((batch[name] for name in ("segment_ids", "attention_mask") if name in batch), None)
+    padding_mask = jnp.ones_like(tokens) if padding_mask is None else padding_mask
+    inputs = {"token_ids": tokens, "padding_mask": padding_mask, "mask_positions": batch["positions"]}
+    return inputs, batch["labels"], batch["weights"]

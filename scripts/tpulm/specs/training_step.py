@@ -129,17 +129,17 @@ class ModelSpec:
         return cls(Preset(str(base["preset"]), base.get("revision")), **common)
 
     @property
-    def architecture(self) -> MaskedArchitecture | CausalArchitecture:
-        """What the model is built from. Raises ValueError for one that is loaded."""
-        if isinstance(self.source, Preset):
-            raise ValueError(f"{self.where} is loaded from the preset {self.source.name}, not built")
-        return self.source
-
-    @property
     def masked(self) -> MaskedArchitecture:
         """What a masked model is built from. Raises ValueError for another one."""
         if not isinstance(self.source, MaskedArchitecture):
             raise ValueError(f"{self.where} is not a masked model")
+        return self.source
+
+    @property
+    def causal(self) -> CausalArchitecture:
+        """What a causal model is built from. Raises ValueError for another one, and for one that is loaded."""
+        if not isinstance(self.source, CausalArchitecture):
+            raise ValueError(f"{self.where} is not a causal model that is built")
         return self.source
 
     @property
@@ -224,13 +224,6 @@ class TrainingStep:
             recipe.get("z_loss", 0.0),
             head,
         )
-
-    @property
-    def task(self) -> str:
-        """What the model predicts: masked (the chosen tokens), causal (each next token) or labels."""
-        if self.head:
-            return "labels"
-        return "causal" if self.masking is None else "masked"
 
     @property
     def figures(self) -> tuple[str, ...]:

@@ -12,11 +12,11 @@ from tpulm.training.device_batches import AHEAD, on_devices
 from tpulm.training.history import held_out_metrics
 
 
-def make_eval_step(model: keras.Model, task: Callable) -> Callable:
+def make_eval_step(model: keras.Model, objective: Callable) -> Callable:
     """Return the function (trainable, frozen, batch) -> (loss, correct, count), float32 sums over predicted tokens."""
 
     def evaluation(trainable: list, frozen: list, batch: dict[str, jax.Array]) -> tuple:
-        inputs, labels, weights = task(batch)
+        inputs, labels, weights = objective(batch)
         losses, correct, _ = losses_and_correct(model, trainable, frozen, inputs, labels, training=False)
         return (losses * weights).sum(), (correct * weights).sum(), weights.sum()
 
@@ -26,11 +26,11 @@ def make_eval_step(model: keras.Model, task: Callable) -> Callable:
 class Evaluator:
     """Measures a model on held-out batches; compiled once."""
 
-    def __init__(self, model: keras.Model, distribution: Sharded, task: Callable):
+    def __init__(self, model: keras.Model, distribution: Sharded, objective: Callable):
         """Take a model, its sharding, and its objective, a function of `tpulm.training.train_step`."""
         self.model, self.sharding = model, batch_sharding(distribution)
         self.replicas = distribution.num_model_replicas
-        self.eval_step = jax.jit(make_eval_step(model, task), out_shardings=replicated_sharding(distribution))
+        self.eval_step = jax.jit(make_eval_step(model, objective), out_shardings=replicated_sharding(distribution))
 
     def __call__(self, data: Iterable[dict[str, np.ndarray]]) -> dict[str, float]:
         """Return the figures of `held_out_metrics` on held-out batches, with the values that the model holds."""

@@ -11,12 +11,12 @@ import keras
 
 from tpulm.core.errors import UserError
 from tpulm.models.attention import Attention, attention_of
-from tpulm.models.building import build_model, distribute
+from tpulm.models.building import Kind, build_model, distribute
 from tpulm.models.optimizers import make_optimizer
 from tpulm.models.remat import remat
 from tpulm.models.sharding import Sharded
 from tpulm.specs.training_step import TrainingStep, check_batch_size
-from tpulm.training.train_step import OBJECTIVES, TrainState, jit_train_step, train_variables
+from tpulm.training.train_step import Objective, TrainState, jit_train_step, train_variables
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,14 @@ class JaxRun:
     step          its specification
     model         with its trainable variables set; distribution  its sharding
     optimizer     built for these variables
+    objective     returns inputs, labels and weights for a batch
     """
 
     step: TrainingStep
     model: keras.Model
     distribution: Sharded
     optimizer: keras.Optimizer
-
-    @property
-    def task(self) -> Callable:
-        """The objective of the step, see `tpulm.training.train_step`."""
-        return OBJECTIVES[self.step.task]
+    objective: Objective
 
     @property
     def attention(self) -> Attention:
@@ -51,45 +48,49 @@ class JaxRun:
     def jit_train_step(self) -> jax.stages.Wrapped:
         """Return the compiled function of a dispatch, see `tpulm.training.train_step.jit_train_step`."""
         step = self.step
-        parts = (self.model, self.optimizer, self.distribution, self.task)
+        parts = (self.model, self.optimizer, self.distribution, self.objective)
         return jit_train_step(*parts, step.microbatches, step.steps_per_execution, step.z_loss)
 
 
-def build_run(step: TrainingStep) -> JaxRun:
+def build_run(step: TrainingStep, kind: Kind) -> JaxRun:
     """Return a run on JAX's devices, its variables with values.
 
     Raises UserError if the devices or the model do not allow the step.
     """
-    distribution = distributed(step)
-    model = build_model(step.model, distribution)
+    distribution = distributed(step, kind)
+    model = build_model(step.model, kind, distribution)
     optimizer = make_optimizer(step.optimizer)
     optimizer.build(model.trainable_variables)
-    return finished(JaxRun(step, model, distribution, optimizer))
+    return finished(JaxRun(step, model, distribution, optimizer, kind.objective))
 
 
 def build_abstract_run(
-    step: TrainingStep, devices: list, build: Callable[[TrainingStep, Sharded], keras.Model]
+    step: TrainingStep,
+    kind: Kind,
+    devices: list,
+    build: Callable[[TrainingStep, Sharded], keras.Model],
+    objective: Objective,
 ) -> JaxRun:
     """Return the run of `build_run` with shapes, dtypes and shardings but no values, on devices that need not exist.
 
     step      of a model without a preset, see `build_abstract_model`
     devices   JAX's, or those of a topology description
-    build     returns the model of a step, without values
+    build     returns the model of a step, without values; objective  of that model
 
     Raises UserError as `build_run` does.
     """
     keras.distribution.set_distribution(None)
     optimizer = make_optimizer(step.optimizer)  # its scalars have values, on this machine
-    distribution = distributed(step, devices)
+    distribution = distributed(step, kind, devices)
     model = build(step, distribution)
     with keras.StatelessScope(initialize_variables=False):
         optimizer.build(model.trainable_variables)
-    return finished(JaxRun(step, model, distribution, optimizer))
+    return finished(JaxRun(step, model, distribution, optimizer, objective))
 
 
-def distributed(step: TrainingStep, devices: list | None = None) -> Sharded:
+def distributed(step: TrainingStep, kind: Kind, devices: list | None = None) -> Sharded:
     """Return the sharding of a step over devices. Raises UserError if the mesh or the batch does not fit them."""
-    distribution = distribute(step.model, devices)
+    distribution = distribute(step.model, kind, devices)
     check_batch_size(step.model.where, step.batch_size, distribution.num_model_replicas, step.microbatches)
     return distribution
 

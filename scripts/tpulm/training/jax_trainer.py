@@ -17,9 +17,9 @@ from jax.experimental import multihost_utils
 from tpulm.core.devices import devices_in_words
 from tpulm.core.live_metrics import LiveMetrics
 from tpulm.core.processes import StopRequest
-from tpulm.models.causal import assign, count
 from tpulm.models.flops import seconds_at_peak
 from tpulm.models.sharding import Sharded, devices_of, replication_notes, shardings
+from tpulm.models.variables import assign, count
 from tpulm.specs.schedule import learning_rates
 from tpulm.training import checkpoint, sharded_arrays
 from tpulm.training.callbacks import SingleProcess, StepCallbacks
@@ -137,7 +137,7 @@ class Trainer:
     @cached_property
     def evaluator(self) -> Evaluator:
         """The evaluator of the model, compiled once."""
-        return Evaluator(self.run.model, self.run.distribution, self.run.task)
+        return Evaluator(self.run.model, self.run.distribution, self.run.objective)
 
     def evaluate(self, data: Iterable[dict[str, np.ndarray]]) -> dict[str, float]:
         """Return the figures of `held_out_metrics` that the step has, on held-out batches."""

@@ -32,6 +32,7 @@ def start_for(
 def open_causal(*arguments: Any, **known: Any) -> "tuple[keras.Model, Sharded]":
     """Return the model of `start_for`, without finetuned weights, and its sharding."""
     spec = start_for(*arguments, **known)
+    from tpulm.models import causal
     from tpulm.models.building import open_model
 
-    return open_model(spec)
+    return open_model(spec, causal)

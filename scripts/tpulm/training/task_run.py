@@ -10,17 +10,17 @@ import numpy as np
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
-from tpulm.models.causal import assign
+from tpulm.models import masked_models
 from tpulm.models.optimizers import make_optimizer
 from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
 from tpulm.models.task_models import TaskModel, build_task_model
-from tpulm.records.labelled_batches import Arrays, encode_examples
+from tpulm.models.variables import assign
+from tpulm.records.labelled_batches import Arrays, encode_examples, labelling
 from tpulm.specs.classification_heads import masked_model, outputs_of
 from tpulm.specs.training_step import TrainingStep
 from tpulm.tokenization.tokenizer import TextTokenizer
 from tpulm.training.device_batches import on_devices
 from tpulm.training.jax_run import JaxRun, distributed, finished
-from tpulm.training.train_step import labelling
 
 
 def encoder(folder: Path, recipe: Mapping) -> Callable[[Mapping[str, list]], Arrays]:
@@ -55,11 +55,11 @@ def build_task_run(step: TrainingStep, folder: Path, weights: bool) -> JaxRun:
 
     Raises UserError if the model has too few positions, or the weights belong to another model.
     """
-    distribution = distributed(step)
+    distribution = distributed(step, masked_models)
     model = build_task_model(step, distribution, folder, weights)
     optimizer = make_optimizer(step.optimizer)
     optimizer.build(model.trainable_variables)
-    return finished(JaxRun(step, model, distribution, optimizer))
+    return finished(JaxRun(step, model, distribution, optimizer, labelling))
 
 
 def start_from(model: TaskModel, best: str) -> None:

@@ -1,6 +1,6 @@
 """The training step of all JAX models: one pure function of arrays, compiled by `jax.jit`.
 
-Model, optimizer, mesh and task are arguments, so that a plan can compile the same function for absent devices.
+Model, optimizer, mesh and objective are arguments, so that a plan can compile the same function for absent devices.
 """
 
 import functools
@@ -13,45 +13,9 @@ import keras
 
 from tpulm.models.sharding import Sharded, replicated_sharding, shardings
 from tpulm.models.token_losses import losses_and_correct
-from tpulm.specs.record_arrays import predicted_tokens
-
-
-def causal_lm(batch: dict) -> tuple:
-    """Return inputs, labels (each next token) and weights of a causal model for a batch of records.causal_batches.
-
-    labels   int32 [records, sequence_length]; weights  float32 of that shape, 1 for `predicted_tokens`
-    """
-    tokens, padding_mask = batch["tokens"], batch.get("segment_ids", batch["mask"])
-    inputs = {"token_ids": tokens[:, :-1], "padding_mask": padding_mask[:, :-1].astype("int32")}
-    return inputs, tokens[:, 1:], predicted_tokens(batch).astype("float32")
-
-
-def masked_lm(batch: dict) -> tuple:
-    """Return inputs, labels (at masked positions) and weights of a masked model for a batch of records.masked_batches.
-
-    labels   int32 [records, predictions]; weights  float32 of that shape, 0 where nothing is predicted
-    """
-    tokens = batch["input_ids"]
-    padding_mask = next((batch[name] for name in ("segment_ids", "attention_mask") if name in batch), None)
-    padding_mask = jnp.ones_like(tokens) if padding_mask is None else padding_mask
-    inputs = {"token_ids": tokens, "padding_mask": padding_mask, "mask_positions": batch["positions"]}
-    return inputs, batch["labels"], batch["weights"]
-
-
-def labelling(batch: dict) -> tuple:
-    """Return inputs, labels and weights of a model with a classification head, for a batch of records.labelled_batches.
-
-    labels   int32, or float32 for numbers, [records]; weights  float32 [records], 0 where nothing is predicted
-    """
-    inputs = {"token_ids": batch["input_ids"], "padding_mask": batch["attention_mask"]}
-    return inputs, batch["labels"], batch["weights"]
-
-
-# By their names in tpulm.specs.training_step.
-OBJECTIVES: dict[str, Callable[[dict], tuple]] = {"causal": causal_lm, "masked": masked_lm, "labels": labelling}
-
 
 Batch = dict[str, jax.Array]
+Objective = Callable[[dict], tuple]
 
 
 class TrainState(NamedTuple):
@@ -77,7 +41,7 @@ def train_variables(model: keras.Model, optimizer: keras.Optimizer) -> TrainStat
     return TrainState(optimizer.variables, random, model.trainable_variables)
 
 
-def make_grad_fn(model: keras.Model, task: Callable, z_loss: float = 0.0) -> Callable:
+def make_grad_fn(model: keras.Model, objective: Objective, z_loss: float = 0.0) -> Callable:
     """Return the function (trainable, frozen, random, batch, weight) -> ((loss, (accuracy, random)), gradients).
 
     Loss and accuracy of a microbatch are its sums divided by `weight`, the number of predictions of the whole batch, so
@@ -89,7 +53,7 @@ def make_grad_fn(model: keras.Model, task: Callable, z_loss: float = 0.0) -> Cal
         frozen = list(frozen)
         for index, value in zip(indices, random, strict=True):
             frozen[index] = value
-        inputs, labels, weights = task(batch)
+        inputs, labels, weights = objective(batch)
         losses, correct, changed = losses_and_correct(model, trainable, frozen, inputs, labels, True, z_loss)
         accuracy = (correct * weights).sum() / weight
         return (losses * weights).sum() / weight, (accuracy, [changed[index] for index in indices])
@@ -98,11 +62,11 @@ def make_grad_fn(model: keras.Model, task: Callable, z_loss: float = 0.0) -> Cal
 
 
 def make_train_step(
-    model: keras.Model, optimizer: keras.Optimizer, task: Callable, microbatches: int = 1, z_loss: float = 0.0
+    model: keras.Model, optimizer: keras.Optimizer, objective: Objective, microbatches: int = 1, z_loss: float = 0.0
 ) -> Callable:
     """Return the function of one update: (state, frozen, batch, rate) -> (state, figures).
 
-    task          objective, a value of OBJECTIVES
+    objective     returns inputs, labels and weights for a batch, such as `records.masked_batches.masked_lm`
     microbatches  equal parts of a batch, whose gradients are accumulated before the update
     z_loss        weight of the z-loss, see `tpulm.models.token_losses.losses_and_correct`
     state         TrainState of values; frozen  values of the model's non-trainable variables
@@ -111,11 +75,11 @@ def make_train_step(
     figures       float32 [3]: loss, nats per prediction; accuracy, the share of correct predictions; norm of
                   the gradients of all variables, before any clipping
     """
-    grad_fn = make_grad_fn(model, task, z_loss)
+    grad_fn = make_grad_fn(model, objective, z_loss)
     rate_index = next(i for i, v in enumerate(optimizer.variables) if v is optimizer.learning_rate)
 
     def step(state: TrainState, frozen: list, batch: Batch, rate: jax.Array) -> tuple[TrainState, jax.Array]:
-        weight = jnp.maximum(task(batch)[2].sum(), 1.0)  # a small batch may have nothing to predict
+        weight = jnp.maximum(objective(batch)[2].sum(), 1.0)  # a small batch may have nothing to predict
         trainable, random = state.trainable, state.random
         if microbatches == 1:
             (loss, (accuracy, random)), gradients = grad_fn(trainable, frozen, random, batch, weight)
@@ -154,7 +118,7 @@ def jit_train_step(
     model: keras.Model,
     optimizer: keras.Optimizer,
     distribution: Sharded,
-    task: Callable,
+    objective: Objective,
     microbatches: int,
     steps_per_execution: int,
     z_loss: float = 0.0,
@@ -164,7 +128,7 @@ def jit_train_step(
     With a scan, arrays of a batch, rates and figures have the steps as first dimension. The state is donated: the new
     state takes its memory.
     """
-    step = make_train_step(model, optimizer, task, microbatches, z_loss)
+    step = make_train_step(model, optimizer, objective, microbatches, z_loss)
 
     def several(state: TrainState, frozen: list, batches: Batch, rates: jax.Array) -> tuple[TrainState, jax.Array]:
         return jax.lax.scan(lambda state, part: step(state, frozen, *part), state, (batches, rates))

@@ -1,0 +1,62 @@
+"""The vocabularies of causal models that are trained here, by the architecture of the model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tpulm.specs.byte_level import LLAMA3_VOCABULARY, QWEN2_VOCABULARY, QWEN3_VOCABULARY, Vocabulary
+
+
+@dataclass(frozen=True)
+class VocabularyKind:
+    """What the vocabulary of an architecture has in it.
+
+    tokenizer   keras-hub's class for a SentencePiece vocabulary
+    bos, eos    pieces of that vocabulary before and after a document, which the class expects
+    byte_level  of a vocabulary of byte-level BPE; None where keras-hub has no class for one
+    """
+
+    tokenizer: str = "LlamaTokenizer"
+    bos: str = "<s>"
+    eos: str = "</s>"
+    byte_level: Vocabulary | None = None
+
+
+GEMMA = VocabularyKind("GemmaTokenizer", "<bos>", "<eos>")
+KINDS = {
+    "gemma": GEMMA,
+    "gemma2": GEMMA,
+    "gemma3": GEMMA,
+    "llama3": VocabularyKind(byte_level=LLAMA3_VOCABULARY),
+    "mistral": VocabularyKind("MistralTokenizer"),
+    "qwen2": VocabularyKind(byte_level=QWEN2_VOCABULARY),
+    "qwen3": VocabularyKind(byte_level=QWEN3_VOCABULARY),
+}
+
+# By `tokenizer` of a base model: the file of its vocabulary.
+VOCABULARIES = {"bpe": "vocabulary.spm", "byte-level-bpe": "vocabulary.json"}
+
+
+def vocabulary_of(run: str, base: Mapping) -> str:
+    """Return the file of the vocabulary of a base model below results/; base  its section of the config."""
+    return f"base/{run}/{VOCABULARIES[base['tokenizer']]}"
+
+
+def vocabulary_in(folder: Path) -> Path:
+    """Return the vocabulary in the folder of a base model that was trained here; the newer one, if its kind changed."""
+    files = [folder / name for name in VOCABULARIES.values()]
+    return max(files, key=lambda file: file.stat().st_mtime_ns if file.is_file() else 0)
+
+
+def vocabulary_recipe(base: Mapping) -> dict[str, Any]:
+    """Return the recipe of the training of a base model's vocabulary.
+
+    vocab_size, seed  as they are there
+    marks             of a SentencePiece vocabulary, the pieces before and after a document
+    byte_level        of another one, the architecture that has it
+    """
+    name, common = base["model"]["architecture"], {key: base[key] for key in ("vocab_size", "seed")}
+    if base["tokenizer"] == "byte-level-bpe":
+        return common | {"byte_level": name}
+    return common | {"marks": [KINDS[name].bos, KINDS[name].eos]}
