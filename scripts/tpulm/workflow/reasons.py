@@ -1,4 +1,4 @@
-"""Why a job runs: the difference between the record of its last run and what the config asks for now."""
+"""Explain why a job runs, by the differences between the record of its last run and the config."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -14,13 +14,12 @@ PARAMS, INPUTS, FOLLOWS = "Params have changed", "Updated input files", "Input f
 def reasons_of(job: Any, said: Sequence[str], updated: Collection[str]) -> list[str]:
     """Return the reasons of a job, with old and new values where its record has them.
 
-    job      Snakemake's
-    said     its reasons in Snakemake's words, each with the first file of its list; updated  all updated input files
+    said     reasons in Snakemake's words, each with the first file of its list; updated  all updated input files
     """
     record = ledger.last_success(ledger.path_of(job.log[0])) if job.log else None
     if record is None:
         return list(said)
-    # A job that follows from another has its params compared by nobody; what is missing is made as it would be anyway.
+    # Snakemake does not compare the params of a job that follows another. A missing output needs no comparison.
     compared = any(part.startswith((PARAMS, FOLLOWS)) for part in said)
     recipe = redacted_values(json.loads(json.dumps(job.params.get("recipe"), default=str)))
     changes = differences({"": record["recipe"]}, {"": recipe}) if compared else {}
@@ -29,12 +28,12 @@ def reasons_of(job: Any, said: Sequence[str], updated: Collection[str]) -> list[
     data = [path for path in updated if path not in code]
     inputs = [f"{INPUTS}: {data[0]}{', ...' * bool(data[1:])}"] if data else []
     replaced = (*[PARAMS] * bool(changes), *[INPUTS] * bool(others))
-    kept = [part for part in said if not part.startswith(replaced)] if replaced else list(said)
-    return [*([explain(changes)] if changes else []), *others, *(inputs if others else []), *kept]
+    unexplained = [part for part in said if not part.startswith(replaced)] if replaced else list(said)
+    return [*([explain(changes)] if changes else []), *others, *(inputs if others else []), *unexplained]
 
 
 def code_changes(record: Mapping[str, Any], files: tuple[str, ...]) -> list[str]:
-    """Return how packages and modules differ from those of a record; nothing where it has none, as of 0.2.0."""
+    """Return how packages and modules differ from those of a record; nothing if it has none, as those of 0.2.0."""
     if not record["code"]:
         return []
     _, code, packages = code_now(files)
@@ -65,7 +64,7 @@ def explain(changes: Mapping[str, tuple]) -> str:
 
 
 def format_value(value: object) -> str:
-    """Return a value of a recipe as a user reads it."""
+    """Return a value of a recipe in words; of a schedule, its knots."""
     if value is None:
         return "none"
     return str(value.get("knots", value)) if isinstance(value, dict) else str(value)
