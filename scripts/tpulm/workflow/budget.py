@@ -49,7 +49,7 @@ def pending(runs: list[dict], segments: Mapping[str, int]) -> list[dict]:
 
 
 def most_at_once(run: dict, todo: int) -> int:
-    """Return the most checkpoints of a run's last `todo` segments that are on the disk at once."""
+    """Return the maximum number of checkpoints of a run's last `todo` segments on the disk at once."""
     last = run["segments"]
     every = checkpoint_period(run["keep_checkpoints"], last)
     stay = sum(number % every == 0 or number == last for number in range(last - todo + 1, last + 1))

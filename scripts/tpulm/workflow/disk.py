@@ -62,7 +62,7 @@ def saved(model: Model) -> dict[str, int]:
 def needs_of(
     jobs: Iterable[Any], outline: Outline, chains: Mapping[str, Run], planned: Iterable[Mapping]
 ) -> list[Need]:
-    """Return the disk space that the results of jobs need.
+    """Return the needs of disk space of the results of jobs.
 
     chains  runs and chains of tasks by path; planned  those to be trained, see `tpulm.workflow.budget.pending`
     """

@@ -65,7 +65,7 @@ def archived(config: Mapping, paths: Sequence[str], overrides: Mapping, target: 
 
 
 def receipts(section: Mapping | None, published: Iterable[str]) -> list[str]:
-    """Return the receipts of artifacts at the hosts in the section publish. Raises UserError without that section."""
+    """Return the receipts of artifacts at the places in the section publish. Raises UserError without that section."""
     if section is None:
         raise UserError("publish is missing; set it, such as publish: {hub: OWNER/NAME} or {gcs: gs://BUCKET/PREFIX}.")
     places = [place for place in ("hub", "gcs") if place in section]

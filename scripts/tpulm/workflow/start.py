@@ -95,9 +95,7 @@ def check_until(before: Callable[[Any], Iterable], jobs: Collection, rules: Coll
     jobs    that are going to run; rules  that --until names
     """
     for job in jobs:
-        if job.rule.name in rules and any(
-            needed.rule.name == job.rule.name and needed in jobs for needed in before(job)
-        ):
+        if job.rule.name in rules and any(maker.rule.name == job.rule.name and maker in jobs for maker in before(job)):
             raise UserError(
                 f"--until is {job.rule.name}, whose jobs need each other, so Snakemake would end after the first; name "
                 f"a target instead, such as {next(iter(job.output))}."

@@ -44,7 +44,7 @@ class TensorBoard:
         path = folder / f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
         self.writer = RecordWriter(open(path, "wb"))
         self.add(file_version="brain.Event:2")
-        self.text(0, "config", as_code(config))
+        self.text(0, "config", f"```json\n{json.dumps(config, indent=2, sort_keys=True)}\n```")
 
     def add(self, **fields: Any) -> None:
         """Append an event with the current time."""
@@ -116,11 +116,6 @@ def identity(name: str, config: Mapping) -> str:
     """Return the id of a run, by its name and the hash of its config."""
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
     return f"{name.replace('/', '-')}-{digest}"
-
-
-def as_code(config: Mapping) -> str:
-    """Return a config as a text in Markdown."""
-    return f"```json\n{json.dumps(config, indent=2, sort_keys=True)}\n```"
 
 
 SECONDS = 2.0  # between two looks at the logs
