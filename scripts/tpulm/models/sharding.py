@@ -31,7 +31,7 @@ LLAMA = {
     "transformer_layer.*feedforward_(gate|intermediate)_dense/kernel": ("batch", "model"),
     "transformer_layer.*feedforward_output_dense/kernel": ("model", "batch"),
 }
-# Layout maps in place of keras-hub's, or where it has none: attention by heads, feed-forward by its inner dimension
+# Layout maps that replace those of keras-hub, or that it lacks: attention by heads, feed-forward by its inner dimension
 # (Shoeybi et al. 2019), tables of embeddings by the vocabulary.
 LAYOUTS = {
     "RobertaBackbone": {

@@ -47,7 +47,7 @@ def labelling(batch: dict) -> tuple:
     return inputs, batch["labels"], batch["weights"]
 
 
-# By their names in tpulm.specs.training_step.
+# Objectives by their names in tpulm.specs.training_step.
 OBJECTIVES: dict[str, Callable[[dict], tuple]] = {"causal": causal_lm, "masked": masked_lm, "labels": labelling}
 
 

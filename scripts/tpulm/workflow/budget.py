@@ -74,7 +74,7 @@ def step_of(recipe: dict) -> dict:
 
 # Assumed costs other than steps: minutes to set up a slice, and for each job to start, read weights, compile and write;
 # jobs of a run that evaluate and sample; the time of a record in evaluation, as a share of that in training.
-SET_UP, STARTED, JOBS_BESIDE, FORWARD = 10, 3, 2, 1 / 3
+SET_UP, STARTED, OTHER_JOBS, FORWARD = 10, 3, 2, 1 / 3
 # Uses of the hours of a slice, in the order of the table.
 ITEMS = {
     "steps": "steps, estimated",
@@ -96,13 +96,13 @@ def take(run: dict, name: str) -> dict[str, float] | None:
         return None
     step = plan["hours"] / (plan["recipe"]["steps"] * plan["recipe"].get("chains", 1))
     # Those in training, and of each further job one of the validation and one of the test split.
-    evaluations = run["steps"] / (run["evaluate_every"] or run["checkpoint_every"]) + 2 * JOBS_BESIDE
+    evaluations = run["steps"] / (run["evaluate_every"] or run["checkpoint_every"]) + 2 * OTHER_JOBS
     batches, hours = HELD_OUT_RECORDS / plan["recipe"]["batch_size"], run["steps"] * step
     return {
         "steps": hours,
         "error": hours * plan["estimate_error"],
         "set_up": SET_UP / 60,
-        "started": (run["jobs"] + JOBS_BESIDE) * STARTED / 60,
+        "started": (run["jobs"] + OTHER_JOBS) * STARTED / 60,
         "evaluation": evaluations * batches * step * FORWARD,
         "idle": IDLE_MINUTES / 60,
     }

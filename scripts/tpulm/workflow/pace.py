@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tpulm.core.ledger import jobs_of, name_here
 
 Kind = tuple[str, str]
-# In paths of logs: the step of a checkpoint, a part of a text, a shard of so many.
+# Numbers in paths of logs: the step of a checkpoint, a part of a text, a shard of so many.
 NUMBERS = re.compile(r"(?<=/)(\d{8}|\d{5}(-of-\d{5})?)(?=[/.-])")
 LEAST = 10  # seconds; less is not shown
 PATIENCE = 1.0  # seconds to wait for earlier times; those of many thousand files arrive some jobs later

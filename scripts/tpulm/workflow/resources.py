@@ -74,7 +74,7 @@ def activations(model: Model, backward: bool) -> int:
         layers = inputs * size.layers + layer if recipe.get("remat") else layer * size.layers
     if "predict" in recipe:  # a classification head
         return wide * layers
-    masked = model.stage == "mlm" and "masking" in recipe  # a fetched model has no masking
+    masked = model.stage == "mlm" and "masking" in recipe  # only a model that is trained has masking
     predicted = predictions_per_record(length, recipe["masking"]["mlm_probability"]) if masked else length
     logits = 3 * FLOAT32 * records * predicted * size.vocabulary
     return wide * layers + logits

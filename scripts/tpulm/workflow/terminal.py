@@ -130,8 +130,8 @@ class Terminal(logging.Handler):
         label, _, since = self.running.pop(record.jobid, (record.rule_name, [], time.time()))
         self.pace = Pace([], 1)  # what depends on this job does not run
         lines = []
-        elsewhere = ({"message": record.rule_msg} if record.rule_msg else {}) | (record.aux or {})  # by a scheduler
-        lines += [f"    {name}: {value}" for name, value in elsewhere.items()]
+        scheduled = ({"message": record.rule_msg} if record.rule_msg else {}) | (record.aux or {})  # by a scheduler
+        lines += [f"    {name}: {value}" for name, value in scheduled.items()]
         self.failures[label] = f"it failed; see {record.log[0]}." if record.log else "it failed."
         for log in record.log:
             path = Path(str(log).split(" ", 1)[0])
@@ -141,7 +141,7 @@ class Terminal(logging.Handler):
             text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
             if errors := re.findall(rf"^(?:error: |(?={STOPPED}))(.*)", text, re.MULTILINE):
                 self.failures[label] = errors[-1]
-            if elsewhere or not SAID.search(text):
+            if scheduled or not SAID.search(text):
                 lines += [f"        {line}" for line in text.splitlines()[-TAIL:]]
         event = "STOPPED" if self.failures[label].startswith(STOPPED) else "FAILED"
         return "\n".join([f"{moment(event, label)}  after {lasted(since)}", *lines])

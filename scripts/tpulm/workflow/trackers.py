@@ -97,7 +97,7 @@ class WeightsAndBiases:
         self.run.finish()
 
 
-# By the name of the package, as in the config; called with name, folder of the logs and config of a run.
+# Trackers by the name of their package, as in the config; called with name, folder of the logs and config of a run.
 TRACKERS = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
 
 
