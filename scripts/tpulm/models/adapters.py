@@ -63,7 +63,7 @@ def merged(spec: ModelSpec, best: str) -> keras.Model:
 
 
 def wide_value(layer: keras.Layer, name: str) -> np.ndarray:
-    """Return a variable of a layer in float32: int8 dequantized, and to a kernel the product of LoRA added."""
+    """Return a variable of a layer in float32; int8 is dequantized, and LoRA's product is added to a kernel."""
     values = {variable.name: np.asarray(variable.value).astype(np.float32) for variable in layer.variables}
     value, scale = values[name], values.get(f"{name}_scale")
     if scale is not None:

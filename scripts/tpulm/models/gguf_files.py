@@ -21,7 +21,7 @@ from tpulm.models.tensor_files import read_tensor, shape_of, tensor_files
 from tpulm.specs.artifacts import GGUF_KINDS
 from tpulm.specs.byte_level import rules_of
 
-# By model_type. llama.cpp has no window for a Mistral: its context ends with the window.
+# Architectures by model_type. llama.cpp has no window for a Mistral: its context ends with the window.
 ARCHITECTURES = {
     "gemma": gguf.MODEL_ARCH.GEMMA,
     "gemma2": gguf.MODEL_ARCH.GEMMA2,

@@ -1,4 +1,4 @@
-"""ModernBERT masked language models (Warner et al. 2024). Keras is imported only where a model is built.
+"""Build ModernBERT masked models (Warner et al. 2024), and draw their weights. Importing this imports no Keras.
 
 Sizes are those of tpulm.specs.masked_sizes.
 """

@@ -35,8 +35,8 @@ def rematerializing(block: keras.Layer, call: Callable) -> Callable:
 
         @jax.checkpoint
         def inside(trainable: list, frozen: list, values: list) -> tuple:
-            next_value = iter(values)
-            merged = [next(next_value) if is_array else leaf for is_array, leaf in zip(arrays, leaves, strict=True)]
+            remaining = iter(values)
+            merged = [next(remaining) if is_array else leaf for is_array, leaf in zip(arrays, leaves, strict=True)]
             args, kwargs = jax.tree.unflatten(tree, merged)
             inputs = next(value for value in values if jnp.issubdtype(value.dtype, jnp.floating))
             trainable, frozen = (

@@ -1,4 +1,4 @@
-"""RoBERTa masked language models. Keras is imported only where a model is built.
+"""Build RoBERTa masked models (Liu et al. 2019), and draw their weights. Importing this imports no Keras.
 
 Sizes are those of tpulm.specs.masked_sizes.
 """

@@ -63,7 +63,7 @@ class SelfAttention(keras.layers.Layer):
             keras.layers.EinsumDense("bth,hnd->btnd", (None, heads, self.head_dim), bias_axes="nd", name=name)
             for name in ("query", "key", "value")
         )
-        # In float32 also under mixed precision, as without dropout and in the kernels.
+        # The softmax is float32 also under mixed precision, as without dropout and in the kernels.
         self.softmax = keras.layers.Softmax(dtype="float32", name="softmax")
         self.dropout = Dropout(dropout, name="dropout")
 

@@ -31,7 +31,7 @@ LLAMA = {
     "transformer_layer.*feedforward_(gate|intermediate)_dense/kernel": ("batch", "model"),
     "transformer_layer.*feedforward_output_dense/kernel": ("model", "batch"),
 }
-# Layout maps in place of keras-hub's, or where it has none: attention by heads, feed-forward by its inner dimension
+# Layout maps that replace those of keras-hub, or that it lacks: attention by heads, feed-forward by its inner dimension
 # (Shoeybi et al. 2019), tables of embeddings by the vocabulary.
 LAYOUTS = {
     "RobertaBackbone": {
@@ -68,7 +68,7 @@ LAYOUTS = {
 
 
 def mesh_shape(mesh: list[int], devices: int, kind: str, where: str) -> tuple[int, int]:
-    """Return the sizes of the axes batch and model, with -1 resolved over `devices`, whose kind is such as tpu.
+    """Return the sizes of the axes batch and model, with -1 resolved over `devices` of a `kind` such as tpu.
 
     Raises UserError, naming the config key `where`, for a mesh that does not fit.
     """
@@ -94,7 +94,7 @@ def devices_of(distribution: ModelParallel) -> dict[str, int]:
 
 
 def replication_notes(distribution: "Sharded") -> list[str]:
-    """Return a sentence on variables that could not be sharded by the layout map, with the first; else nothing."""
+    """Return a sentence on the variables that cannot be sharded by the layout map; an empty list without any."""
     if not distribution.notes:
         return []
     path, note = next(iter(distribution.notes.items()))

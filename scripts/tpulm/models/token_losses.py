@@ -61,7 +61,7 @@ def of_labels(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def first_likeliest(logits: jax.Array) -> jax.Array:
-    """Return the argmax of each token's logits, int32 [...], of logits, float [..., vocabulary].
+    """Return the likeliest id of each token, the first of equals, int32 [...]; logits  float [..., vocabulary].
 
     XLA neither vectorizes its own argmax on CPUs nor shares it with the maximum that the loss needs.
     """
@@ -72,6 +72,7 @@ def first_likeliest(logits: jax.Array) -> jax.Array:
 
 def normalizer_penalty(logits: jax.Array) -> jax.Array:
     """Return the z-loss (Chowdhery et al. 2022, section 5) of logits [..., vocabulary]: the squared logsumexp."""
+    # It keeps the logits near 0, where bfloat16 is exact.
     return jnp.square(jax.nn.logsumexp(logits.astype("float32"), -1))
 
 
@@ -89,7 +90,7 @@ def losses_and_correct(
     A token is predicted if its label is the first of the likeliest ids.
 
     trainable, frozen  values of the model's variables
-    labels             int32, one per prediction; for regression float32, the loss the squared error, and a token is
+    labels             int32, one per prediction; float32 for regression: the loss is the squared error, and a token is
                        predicted if its number is equal
     training           whether the model trains
     z_loss             weight of `normalizer_penalty` in the gradients; losses leave it out to stay comparable. It needs
@@ -122,8 +123,8 @@ def head_of(model: keras.Model) -> Head | None:
         return None
     last = model.operations[-1] is layer
     same_variables = all(
-        [id(variable) for variable in whole] == [id(variable) for variable in inner]
-        for whole, inner in (
+        [id(variable) for variable in of_model] == [id(variable) for variable in of_backbone]
+        for of_model, of_backbone in (
             (model.trainable_variables, model.backbone.trainable_variables),
             (model.non_trainable_variables, model.backbone.non_trainable_variables),
         )

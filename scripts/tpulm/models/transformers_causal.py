@@ -1,4 +1,4 @@
-"""Convert causal language models of keras-hub to config, names and weights of transformers, without its import.
+"""Convert causal models of keras-hub to config, names and weights of transformers, without importing transformers.
 
 keras-hub 0.32 has exporters of its own, for fewer families; Gemma's writes only the first of several key-value heads.
 """

@@ -1,4 +1,4 @@
-"""A JAX run, built from its `TrainingStep`: with values by the trainer, without values by a plan.
+"""Build a JAX run from its `TrainingStep`: with values for the trainer, or without values for a plan.
 
 Needs tpulm.training.runtime.start first.
 """

@@ -166,7 +166,10 @@ class Trainer:
             dropout.state.assign(tf.stack([tf.zeros((), tf.int64), number, key]))
         if self.microbatches == 1:
             return self.gradients_at_once(batch, weight)
-        parts = {name: tf.reshape(array, split_shape(array, self.microbatches)) for name, array in batch.items()}
+        parts = {
+            name: tf.reshape(array, [self.microbatches, array.shape[0] // self.microbatches, *array.shape[1:]])
+            for name, array in batch.items()
+        }
 
         def accumulate(index: tf.Tensor, figures: tf.Tensor, grads: list[tf.Tensor]) -> tuple:
             part = {name: array[index] for name, array in parts.items()}
@@ -184,7 +187,7 @@ class Trainer:
         return figures, grads
 
     def gradients_at_once(self, batch: dict[str, tf.Tensor], weight: tf.Tensor) -> tuple:
-        """Return the gradients of records that are in memory together."""
+        """Return figures and gradients of records that are in memory together."""
         with tf.GradientTape() as tape:
             logits = predictions(self.model, batch, training=True)
             loss = loss_sum(logits, batch) / weight
@@ -251,11 +254,6 @@ def check_microbatches(where: str, recipe: Mapping, replicas: int) -> None:
             f"{where}.batch_size is {size}; allowed: a multiple of the {replicas} device(s) of this job times "
             f"microbatches, {microbatches}."
         )
-
-
-def split_shape(array: tf.Tensor, parts: int) -> list[int]:
-    """Return the shape of [records, ...] as [parts, records / parts, ...]."""
-    return [parts, array.shape[0] // parts, *array.shape[1:]]
 
 
 def train_segment(trainer: Trainer, records: tuple[Records, Records], segment: Segment) -> None:

@@ -1,4 +1,4 @@
-"""What is planned, and time, cost and disk space of the steps that are still to be trained."""
+"""Compute time, cost and disk space of the steps that are still to be trained, by their plans."""
 
 import json
 from collections import Counter
@@ -13,11 +13,11 @@ from tpulm.specs.record_arrays import HELD_OUT_RECORDS
 
 
 def plan_recipe(chains: Sequence[Run]) -> dict:
-    """Return the recipe of a plan: of a run alone, or of all chains of a model on a task."""
+    """Return the recipe of a plan for one run, or for all chains of a model on a task."""
     return chains[0].plan() | ({"chains": len(chains)} if chains[0].task else {})
 
 
-# What of a plan's recipe leaves the step as it is.
+# Keys of a plan's recipe that do not change the step.
 OTHER = (
     "where", "steps", "seed", "optimizer", "price_per_hour", "alternatives", "host_device_count", "checkpoint_every",
     "resources", "chains",
@@ -25,7 +25,7 @@ OTHER = (
 
 
 def unfinished(runs: list[dict], summary: list[dict[str, str]]) -> Counter:
-    """Return how many segments of each run there are to train, by its key.
+    """Return the number of segments that each run has to train, by the key of the run.
 
     runs     as `Start.planned` lists them
     summary  as tpulm.release.untracked has it
@@ -36,10 +36,10 @@ def unfinished(runs: list[dict], summary: list[dict[str, str]]) -> Counter:
 
 
 def pending(runs: list[dict], segments: Mapping[str, int]) -> list[dict]:
-    """Return the runs with something to train: each of `runs`, with how many jobs, steps, and checkpoints at once.
+    """Return the runs with something to train, with the numbers of jobs, steps, and checkpoints at once.
 
     runs      as `Start.planned` lists them
-    segments  how many of each there are to train, by its key
+    segments  number of segments to train, by the key of the run
     """
     return [
         run | {"jobs": todo, "steps": todo * run["checkpoint_every"], "checkpoints": most_at_once(run, todo)}
@@ -49,39 +49,32 @@ def pending(runs: list[dict], segments: Mapping[str, int]) -> list[dict]:
 
 
 def most_at_once(run: dict, todo: int) -> int:
-    """Return how many checkpoints of a run's last `todo` segments are on the disk at once, at the most.
-
-    Those that `keep_checkpoints` keeps, and the one before that which is written last.
-    """
+    """Return the maximum number of checkpoints of a run's last `todo` segments on the disk at once."""
     last = run["segments"]
     every = checkpoint_period(run["keep_checkpoints"], last)
     stay = sum(number % every == 0 or number == last for number in range(last - todo + 1, last + 1))
-    return min(todo, stay + 1)
+    return min(todo, stay + 1)  # one more while the last is written
 
 
 def plan_of(run: dict, name: str) -> dict | None:
-    """Return the plan of a run on a slice; None where there is none, or one of another step.
-
-    run  recipe, and the folder `plans`: as `pending` returns them
-    """
+    """Return the plan of a run, as `pending` lists it, on a slice; None without a plan of the same step."""
     try:
         (plan,) = map(json.loads, bucket.read_objects([f"{run['plans']}/{name}.json"]))
-        same = step_of(plan["recipe"]) == step_of(run["recipe"])
+        is_current = step_of(plan["recipe"]) == step_of(run["recipe"])
     except (ValueError, LookupError, TypeError):  # not there, or damaged
         return None
-    return plan if same else None
+    return plan if is_current else None
 
 
 def step_of(recipe: dict) -> dict:
     """Return the keys of a plan's recipe that decide the compiled step."""
-    kept = {key: value for key, value in recipe.items() if key not in OTHER}
-    return kept | {"clips": recipe.get("optimizer", {}).get("global_clipnorm") is not None}
+    deciding = {key: value for key, value in recipe.items() if key not in OTHER}
+    return deciding | {"clips": recipe.get("optimizer", {}).get("global_clipnorm") is not None}
 
 
-# Paid beside the steps, assumed: minutes until a slice is set up, and for each job to start, read weights,
-# compile and write; jobs of a run beside its segments, which evaluate and sample; the time of a record in evaluation,
-# as a share of that in training.
-SET_UP, STARTED, JOBS_BESIDE, FORWARD = 10, 3, 2, 1 / 3
+# Assumed costs other than steps: minutes to set up a slice, and for each job to start, read weights, compile and write;
+# jobs of a run that evaluate and sample; the time of a record in evaluation, as a share of that in training.
+SET_UP, STARTED, OTHER_JOBS, FORWARD = 10, 3, 2, 1 / 3
 # Uses of the hours of a slice, in the order of the table.
 ITEMS = {
     "steps": "steps, estimated",
@@ -94,31 +87,31 @@ ITEMS = {
 
 
 def take(run: dict, name: str) -> dict[str, float] | None:
-    """Return the hours that a run's pending steps take on a slice, by ITEMS; None where no plan says it.
+    """Return the hours that a run's pending steps take on a slice, by ITEMS; None without a plan.
 
-    The slice is one of a TPU VM, which is paid from its creation until it is deleted.
+    The slice is a TPU VM's, which is paid from its creation until it is deleted.
     """
     plan = plan_of(run, name)
     if plan is None or not plan["planned"] or plan["hours"] is None or "estimate_error" not in plan:
         return None
     step = plan["hours"] / (plan["recipe"]["steps"] * plan["recipe"].get("chains", 1))
-    # Beside those in training, each of the validation and of the test split.
-    evaluations = run["steps"] / (run["evaluate_every"] or run["checkpoint_every"]) + 2 * JOBS_BESIDE
+    # Those in training, and of each further job one of the validation and one of the test split.
+    evaluations = run["steps"] / (run["evaluate_every"] or run["checkpoint_every"]) + 2 * OTHER_JOBS
     batches, hours = HELD_OUT_RECORDS / plan["recipe"]["batch_size"], run["steps"] * step
     return {
         "steps": hours,
         "error": hours * plan["estimate_error"],
         "set_up": SET_UP / 60,
-        "started": (run["jobs"] + JOBS_BESIDE) * STARTED / 60,
+        "started": (run["jobs"] + OTHER_JOBS) * STARTED / 60,
         "evaluation": evaluations * batches * step * FORWARD,
         "idle": IDLE_MINUTES / 60,
     }
 
 
 def totals(pending: list[dict], topologies: list[str], prices: Mapping[str, float]) -> list[str]:
-    """Return the lines of a table per slice: what all pending steps take there, one run after another.
+    """Return the lines of a table per slice: hours and cost of all pending steps there, one run after another.
 
-    prices  of an hour on each slice, as the config says now: a plan may be older than its price
+    prices  per hour of each slice, of the current config: a plan may be older than its price
     """
     if not pending:
         return ["All runs of the config are trained: nothing is pending."]
@@ -145,9 +138,9 @@ def totals(pending: list[dict], topologies: list[str], prices: Mapping[str, floa
 
 
 def check_budget(pending: list[dict], limit: float | None, prices: Mapping[str, float]) -> None:
-    """Refuse to start what cannot be on its slice, or may cost more than `limit`: the sum of `take`. Raises UserError.
+    """Raise UserError if a run cannot train on its slice, or the runs may cost more than `limit`, the sum of `take`.
 
-    pending  with `accelerator`, the slice that the config asks for, None where none is taken
+    pending  with `accelerator`, the slice in the config, None without one
     """
     spent = estimated = 0.0
     for run in pending:
@@ -182,7 +175,7 @@ def check_budget(pending: list[dict], limit: float | None, prices: Mapping[str, 
 
 
 def unplannable(run: dict, name: str) -> str | None:
-    """Return why no plan can be made of a run on an accelerator of the config; None where one can."""
+    """Return why there can be no plan of a run on an accelerator of the config, None if there can."""
     if run["recipe"].get("backend") == "tensorflow":
         return "its plan is of the step on JAX, but it trains on TensorFlow"
     if not is_tpu(name):

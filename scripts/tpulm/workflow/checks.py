@@ -1,7 +1,7 @@
-"""Checks before the first job: shards that are gone, and what the profile refuses.
+"""Check before the first job for deleted files that jobs read, and for requests that the profile refuses.
 
-What reads records depends on their manifest only, so Snakemake does not miss a shard that is gone. It writes it again
-where it is asked for the shards themselves: by the target `tfrecords`.
+Jobs that read records depend only on their manifest, so Snakemake does not notice a deleted shard. It writes the shard
+again for a target that consists of the shards themselves: `tfrecords`.
 
 A profile sets the resource `preflight` to a shell command, in which {python} is Snakemake's Python. It runs in the
 workflow's folder and reads a JSON object from standard input: `executor`, its settings, and `jobs`, the requests, one
@@ -29,14 +29,14 @@ def absent_files(folder: str, files: Iterable[str]) -> list[str]:
     if bucket.remote(folder):
         present = set(bucket.sizes(folder))
         return [file for file in files if file not in present]
-    found: dict[str, set[str]] = {}
+    listings: dict[str, set[str]] = {}
     absent = []
     for file in files:
         parent, name = os.path.split(file)
-        if parent not in found:
+        if parent not in listings:
             path = os.path.join(folder, parent)
-            found[parent] = set(os.listdir(path)) if os.path.isdir(path) else set()
-        if name not in found[parent]:
+            listings[parent] = set(os.listdir(path)) if os.path.isdir(path) else set()
+        if name not in listings[parent]:
             absent.append(file)
     return absent
 
@@ -48,20 +48,20 @@ def check_shards(
     located: Callable[[str], str],
     target: str,
 ) -> None:
-    """Raise UserError where shards are gone that one of the jobs reads, and that no job writes before it.
+    """Raise UserError for deleted shards that one of the jobs reads and no earlier job writes.
 
-    before       returns the jobs that make the inputs of one of Snakemake's
-    jobs         those that are going to run
-    record_sets  by their folders below results/; located  returns where a folder is
-    target       the name of the target that writes shards again
+    before       returns the jobs that make the inputs of a job
+    jobs         Snakemake's, that are going to run
+    record_sets  by their folders below results/; located  returns the path or URL of a folder
+    target       name of the target that writes shards again
     """
     readers, running = [job for job in jobs if job.input.get("records")], set(jobs)
     manifests = [job for reader in readers for job in before(reader) if job.output.get("manifest")]
     for manifest in dict.fromkeys(manifests):
-        # A reader waits for the shards that are written only where it waits for the manifest.
+        # A reader waits for the jobs that write shards only through the job of the manifest.
         writers = running.intersection(before(manifest)) if manifest in running else ()
-        places = [job.wildcards for job in writers if job.output.get("sidecar")]
-        written = {f"{place.split}/{place.shard}-of-{place.shards}" for place in places}
+        shards = [job.wildcards for job in writers if job.output.get("sidecar")]
+        written = {f"{shard.split}/{shard.shard}-of-{shard.shards}" for shard in shards}
         records = record_sets[manifest.wildcards.records]
         folder = located(f"<results>/{records.folder}")
         gone = [file for file in absent_files(folder, records.files) if file.rpartition(".")[0] not in written]
@@ -76,9 +76,9 @@ def check_shards(
 
 
 def check_folders(before: Callable[[Any], Iterable], jobs: list) -> None:
-    """Raise UserError where a file is gone of a folder that one of the jobs reads, and that no job writes before it.
+    """Raise UserError for a deleted file in a folder that one of the jobs reads and no earlier job writes.
 
-    Snakemake knows of the folder only; the record of the job that made it has its files. before, jobs: `check_shards`
+    Snakemake knows only the folder; the record of its job has the files. before, jobs  as for `check_shards`
     """
     running = set(jobs)
     makers = {maker: None for job in jobs for maker in before(job) if maker not in running and maker.log}
@@ -96,35 +96,37 @@ def check_folders(before: Callable[[Any], Iterable], jobs: list) -> None:
 
 
 def requests(jobs: Iterable) -> list[dict]:
-    """Return the requests of jobs that run elsewhere, one of each kind, those with accelerators first.
+    """Return the requests of jobs that do not run on this machine, one of each kind, those with accelerators first.
 
-    `where` is how to name a job for the user: the key of its run, such as finetune.runs.python, or else its rule.
+    `where` names a job for the user: the key of its run, such as finetune.runs.python, or else its rule.
     """
     kinds: dict[str, dict] = {}
     for job in jobs:
         if job.is_local:
             continue
-        # Not Snakemake's marks for what only a finished input decides.
+        # Without Snakemake's marks for resources that depend on a finished input.
         resources = {name: value for name, value in job.resources.items() if type(value) in (bool, int, str)}
         where = job_name(resources, job.rule.name)
-        found = {"rule": job.rule.name, "where": where, "threads": job.threads, "resources": resources}
-        kinds.setdefault(json.dumps(found), found | {"log": [*job.log]})
+        request = {"rule": job.rule.name, "where": where, "threads": job.threads, "resources": resources}
+        kinds.setdefault(json.dumps(request), request | {"log": [*job.log]})
     return sorted(
-        kinds.values(), key=lambda found: ("accelerator" not in found["resources"], found["where"], found["rule"])
+        kinds.values(),
+        key=lambda request: ("accelerator" not in request["resources"], request["where"], request["rule"]),
     )
 
 
-def preflight(asked: list[dict], executor: object, folder: str) -> None:
-    """Let the command that the profile named look at what is asked for. Raises UserError with its sentence.
+def preflight(job_requests: list[dict], executor: object, folder: str) -> None:
+    """Run the preflight commands of a profile on requests of jobs. Raises UserError with the sentence of a failure.
 
-    executor  its settings, a dataclass or None
-    folder    the workflow's
+    executor  settings of the executor, a dataclass or None
+    folder    of the workflow
     """
     settings = asdict(executor) if is_dataclass(executor) and not isinstance(executor, type) else {}
-    request = json.dumps({"executor": settings, "jobs": asked}, default=str)
-    for command in {request["resources"]["preflight"] for request in asked if "preflight" in request["resources"]}:
+    payload = json.dumps({"executor": settings, "jobs": job_requests}, default=str)
+    resources = [request["resources"] for request in job_requests]
+    for command in {requested["preflight"] for requested in resources if "preflight" in requested}:
         line = command.replace("{python}", shlex.quote(sys.executable))
-        done = subprocess.run(["sh", "-c", line], cwd=folder, input=request, text=True, stderr=subprocess.PIPE)
+        done = subprocess.run(["sh", "-c", line], cwd=folder, input=payload, text=True, stderr=subprocess.PIPE)
         if not done.returncode:
             sys.stderr.write(done.stderr)
         else:

@@ -1,6 +1,6 @@
-"""Disk that jobs are going to need for checkpoints, as they are kept, and for models.
+"""Compare the disk space that jobs need for checkpoints and models with what is free.
 
-Snakemake deletes what a job wrote before when it starts the job again: that is free again.
+The earlier outputs of a job count as free, since Snakemake deletes them when it starts the job again.
 """
 
 import shutil
@@ -25,9 +25,9 @@ from tpulm.specs.artifacts import GGUF_KINDS
 
 @dataclass(frozen=True)
 class Need:
-    """What something takes: bytes, and how to say what it is.
+    """A need of disk space: bytes, and in words what for.
 
-    assumed  the model whose size was taken because only a hub knows the right one, see `tpulm.config.model_sizes`
+    assumed  published model whose size is taken for one that only a hub knows, see `tpulm.config.model_sizes`
     """
 
     bytes: int
@@ -36,17 +36,18 @@ class Need:
 
     @property
     def said(self) -> str:
-        """How to say it."""
+        """The need in words."""
         return f"{self.what}, if as large as {self.assumed}" if self.assumed else self.what
 
 
 def fetched_bytes(model: Model) -> int:
-    """Return the bytes of a base model that is fetched; most presets of Keras are published in bfloat16."""
+    """Return the bytes of a base model that is fetched."""
+    # Most presets of Keras are published in bfloat16.
     return (FLOAT32 if is_built(model) else STORED["bfloat16"]) * model_size(model).parameters
 
 
 def saved(model: Model) -> dict[str, int]:
-    """Return the bytes of what is saved of a model, by its path."""
+    """Return the bytes of each file and folder that is saved of a model, by its path."""
     parameters, transformers = model_size(model).parameters, f"<results>/transformers/{model.path}"
     if "preset" in model.recipe:
         return dict.fromkeys((model.preset, transformers), fetched_bytes(model))
@@ -61,35 +62,35 @@ def saved(model: Model) -> dict[str, int]:
 def needs_of(
     jobs: Iterable[Any], outline: Outline, chains: Mapping[str, Run], planned: Iterable[Mapping]
 ) -> list[Need]:
-    """Return the disk space that the results of jobs need.
+    """Return the needs of disk space of the results of jobs.
 
-    chains  of checkpoints by path; planned  those with something to train, see `tpulm.workflow.budget.pending`
+    chains  runs and chains of tasks by path; planned  those to be trained, see `tpulm.workflow.budget.pending`
     """
-    made = {below(str(path)) for job in jobs for path in job.output}
+    outputs = {below(str(path)) for job in jobs for path in job.output}
     trained = [(chains[todo["path"]], todo) for todo in planned]
-    found = [checkpoints(run, todo) for run, todo in trained if not run.task]
-    found += grouped(
+    needs = [checkpoints(run, todo) for run, todo in trained if not run.task]
+    needs += grouped(
         "checkpoints of tasks",
         ((todo["checkpoints"] * todo["checkpoint_bytes"], assumed(run)) for run, todo in trained if run.task),
     )
     models = [(model, path, size) for model in outline.models.values() for path, size in saved(model).items()]
-    return found + grouped("models", ((size, assumed(model)) for model, path, size in models if path in made))
+    return needs + grouped("models", ((size, assumed(model)) for model, path, size in models if path in outputs))
 
 
 def checkpoints(run: Run, planned: Mapping) -> Need:
-    """Return the most bytes that the checkpoints of a run, and a snapshot, need.
+    """Return the most space that the checkpoints and a snapshot of a run need at once.
 
     planned  of the run, see `tpulm.workflow.budget.pending`
     """
-    number, one = planned["checkpoints"], planned["checkpoint_bytes"]
+    number, size = planned["checkpoints"], planned["checkpoint_bytes"]
     snapshot = weight_bytes(run) + optimizer_bytes(run)
-    kept = run.recipe["keep_checkpoints"]
-    said = f"{number} of {run.key} ({gigabytes(one)} each, keep_checkpoints: {kept}) {gigabytes(number * one)}"
-    return Need(number * one + snapshot, said, assumed(run))
+    keep = run.recipe["keep_checkpoints"]
+    what = f"{number} of {run.key} ({gigabytes(size)} each, keep_checkpoints: {keep}) {gigabytes(number * size)}"
+    return Need(number * size + snapshot, what, assumed(run))
 
 
 def grouped(what: str, sizes: Iterable[tuple[int, str | None]]) -> list[Need]:
-    """Return what those take whose sizes are known, and those that are taken to be as large as another model."""
+    """Return the sums of sizes, each with its assumed model or None, as a need per assumed model."""
     totals: dict[str | None, int] = {}
     for size, like in sizes:
         totals[like] = totals.get(like, 0) + size
@@ -97,37 +98,34 @@ def grouped(what: str, sizes: Iterable[tuple[int, str | None]]) -> list[Need]:
 
 
 def below(path: str) -> str:
-    """Return the path of an output from <results>/ on.
-
-    A module has a prefix before it, an experiment its folder, a bucket the copy's folder.
-    """
-    _, found, name = f"/{path}".partition("/results/")
-    return f"<results>/{name}" if found else ""
+    """Return the path of an output from <results>/ on, without what a module, experiment or bucket has before it."""
+    _, separator, name = f"/{path}".partition("/results/")
+    return f"<results>/{name}" if separator else ""
 
 
 def bytes_of(path: str) -> int:
-    """Return the bytes of a file, or of all files in a folder; 0 where there is none."""
-    found = Path(path)
-    files = found.rglob("*") if found.is_dir() else [found]
+    """Return the bytes of a file, or of all files in a folder; 0 if it does not exist."""
+    root = Path(path)
+    files = root.rglob("*") if root.is_dir() else [root]
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def check_space(needs: Iterable[Need], jobs: Iterable[Any], folder: str, say: Callable[[str], None]) -> None:
-    """Say what jobs are going to need in `folder`, the results', and refuse where there is less. Raises UserError.
+    """Say what space jobs need in `folder`, that of the results. Raises UserError if less is free.
 
-    Nothing is refused for the sake of models whose size is not known: their jobs end in a sentence if the disk is full.
-    A bucket has no limit.
+    Models of unknown size are no reason to refuse: their jobs end with an error if the disk is full. A bucket has no
+    limit.
     """
-    found = sorted((need for need in needs if need.bytes), key=lambda need: -need.bytes)
-    total = sum(need.bytes for need in found)
+    largest_first = sorted((need for need in needs if need.bytes), key=lambda need: -need.bytes)
+    total = sum(need.bytes for need in largest_first)
     if not total:
         return
-    needed = f"{gigabytes(total)} of disk in {folder}/ ({'; '.join(need.said for need in found)})"
+    needed = f"{gigabytes(total)} of disk in {folder}/ ({'; '.join(need.said for need in largest_first)})"
     if "://" in folder:
         say(f"checkpoints and models will need up to {needed}.")
         return
     free = shutil.disk_usage(folder).free + sum(bytes_of(str(path)) for job in jobs for path in job.output)
-    if sum(need.bytes for need in found if not need.assumed) > free:
+    if sum(need.bytes for need in largest_first if not need.assumed) > free:
         raise UserError(
             f"checkpoints and models need up to {needed}, but {gigabytes(free)} are free there; free disk space, or "
             "keep fewer checkpoints with keep_checkpoints: last, or every N."
@@ -142,5 +140,5 @@ def check_space(needs: Iterable[Need], jobs: Iterable[Any], folder: str, say: Ca
 
 
 def gigabytes(number: float) -> str:
-    """Return bytes as a user reads them."""
+    """Return a number of bytes in words, in GB or MB."""
     return f"{number / 1e9:,.1f} GB" if number >= 1e8 else f"{max(number, 1e4) / 1e6:,.2f} MB"

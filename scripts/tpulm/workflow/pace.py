@@ -1,6 +1,6 @@
-"""How long the jobs that are left will take, by how long jobs of the same kind have taken, now or in earlier runs.
+"""Estimate how long the remaining jobs will take, by the times of jobs of the same kind, now or in earlier runs.
 
-Of one kind are the jobs of a rule whose logs differ by numbers only: the segments of a run, the shards of a split.
+Jobs of a rule are of one kind if their logs differ only by numbers: the segments of a run, the shards of a split.
 """
 
 import re
@@ -15,10 +15,10 @@ from typing import NamedTuple
 from tpulm.core.ledger import jobs_of, name_here
 
 Kind = tuple[str, str]
-# In paths of logs: the step of a checkpoint, a part of a text, a shard of so many.
+# Numbers in paths of logs: the step of a checkpoint, a part of a text, a shard of so many.
 NUMBERS = re.compile(r"(?<=/)(\d{8}|\d{5}(-of-\d{5})?)(?=[/.-])")
-LEAST = 10  # seconds that are worth telling
-PATIENCE = 1.0  # seconds: the times of many thousand files take longer, and are known some jobs later
+LEAST = 10  # seconds; less is not shown
+PATIENCE = 1.0  # seconds to wait for earlier times; those of many thousand files arrive some jobs later
 
 
 def kind_of_job(rule: str, logs: Iterable) -> Kind:
@@ -27,7 +27,7 @@ def kind_of_job(rule: str, logs: Iterable) -> Kind:
 
 
 class Job(NamedTuple):
-    """A job that is going to run: its id, its kind, its threads, and the ids of those that must end before it."""
+    """A job that is going to run: its id, its kind, its threads, and the ids of the jobs that it waits for."""
 
     number: int
     kind: Kind
@@ -36,16 +36,16 @@ class Job(NamedTuple):
 
 
 class Pace:
-    """Tells how long a run of Snakemake on this machine will still take.
+    """Estimates how long a run of Snakemake on this machine will still take.
 
-    jobs    those that are going to run, each behind those that must end before it; none: then nothing is told
+    jobs    that are going to run, each after those that it waits for; without any, there is no estimate
     cores   that they share
-    folders with the records of earlier runs, which are read beside what runs
+    folders with the records of earlier runs, which a thread reads
     """
 
     def __init__(self, jobs: Sequence[Job], cores: int, folders: Iterable[Path] = ()):
         self.jobs, self.cores, self.ended = jobs, cores, set[int]()
-        self.taken: dict[Kind, list[float]] = {}
+        self.ended_times: dict[Kind, list[float]] = {}
         self.earlier: dict[Kind, list[float]] = {job.kind: [] for job in jobs}
         self.estimate, self.estimated_at = "", 0.0
         if jobs:
@@ -54,26 +54,24 @@ class Pace:
             reading.join(PATIENCE)
 
     def read(self, folders: Iterable[Path]) -> None:
-        """Read how long the jobs of earlier runs have taken."""
+        """Read the times of jobs of earlier runs."""
         for job in (job for folder in folders for job in jobs_of(Path(), folder)):
             kind = kind_of_job(job["rule"], [job["log"]])
             if kind in self.earlier and job["seconds"]:
                 self.earlier[kind].append(job["seconds"])
 
     def end(self, number: int, kind: Kind, seconds: float) -> None:
-        """Note that a job has ended, and how long it has taken."""
+        """Note that a job has ended after these seconds."""
         self.ended.add(number)
-        self.taken.setdefault(kind, []).append(seconds)
+        self.ended_times.setdefault(kind, []).append(seconds)
 
     def rest(self, running: dict[int, float]) -> str:
-        """Return how long the jobs that are left will take: about, or at least where some kinds are not known.
+        """Return in words how long the remaining jobs will take: about, or at least if some kinds are unknown.
 
-        Empty where nothing is known, or it is not worth telling.
+        running  seconds that the jobs which have begun have run, by their ids
 
-        running  for how many seconds those have run that have begun
-
-        It is the longer of two times: of the longest chain of jobs of which each needs the one before, and of all jobs,
-        spread over all cores. Jobs of kinds that are not known count nothing.
+        The time is the longer of two: of the longest chain of jobs that wait for each other, and of all jobs spread
+        over all cores. Jobs of unknown kinds count nothing. The text is empty if the time is LEAST or less.
         """
         if time.time() < self.estimated_at + 1:  # with many thousand jobs, this takes a while
             return self.estimate
@@ -82,14 +80,14 @@ class Pace:
         for job in self.jobs:
             if job.number in self.ended:
                 continue
-            times, since = self.taken.get(job.kind) or self.earlier[job.kind], running.get(job.number, 0.0)
+            times, since = self.ended_times.get(job.kind) or self.earlier[job.kind], running.get(job.number, 0.0)
             known, earlier = (
                 known and bool(times or not job.kind[1]),
-                earlier or bool(times) and job.kind not in self.taken,
+                earlier or bool(times) and job.kind not in self.ended_times,
             )
-            own = max(fmean(times) - since, 0.0) if times else 0.0
-            work += own * min(job.threads, self.cores) / self.cores
-            tails[job.number] = own + max((tails.get(number, 0.0) for number in job.before), default=0.0)
+            seconds_left = max(fmean(times) - since, 0.0) if times else 0.0
+            work += seconds_left * min(job.threads, self.cores) / self.cores
+            tails[job.number] = seconds_left + max((tails.get(number, 0.0) for number in job.before), default=0.0)
             chain = max(chain, tails[job.number])
         seconds = max(chain, work)
         by = " by earlier runs" if earlier else ""

@@ -1,4 +1,4 @@
-"""What the rules of publication and archive need to know of artifacts: inputs and params."""
+"""Inputs and params of the rules of publication and archive."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from tpulm.specs.artifacts import CARD
 
 
 def only_here(place: str, main: bool) -> list[str]:
-    """Return no further input. Raises UserError where results are in a bucket, or this is a module of a workflow."""
+    """Return no inputs. Raises UserError if results are in the bucket `place`, or this is a module, so not `main`."""
     if not main:
         raise UserError(
             "a module of another workflow cannot be archived, because the archive would lack the source and config of "
@@ -31,23 +31,23 @@ def only_here(place: str, main: bool) -> list[str]:
 
 
 def kept_runs(folder: str) -> list[str]:
-    """Return the files of the history in the folder where it is; those in a bucket are only known by the config."""
-    found = [] if bucket.remote(folder) else Path(folder).rglob("[!.]*.json")
-    return [f"<results>/history/{path.relative_to(folder).as_posix()}" for path in found]
+    """Return the files of the history in a local folder; for a bucket none, since only the config knows them."""
+    paths = [] if bucket.remote(folder) else Path(folder).rglob("[!.]*.json")
+    return [f"<results>/history/{path.relative_to(folder).as_posix()}" for path in paths]
 
 
 def archived(config: Mapping, paths: Sequence[str], overrides: Mapping, target: str, root: Path) -> dict[str, Any]:
     """Return the recipe of an archive, see tpulm.release.archive.archive_files.
 
-    config     completed
-    paths      the files that it was given in
-    overrides  what --config gave
-    target     the archive
+    config     with defaults
+    paths      files of the config
+    overrides  values of --config
+    target     path of the archive
     root       folder of the workflow's source
     """
     section = config["archive"]
-    # By number: several may have one name, and their names can lead anywhere.
-    given = {
+    # Files are numbered, since several may have one name, and their names can lead anywhere.
+    given_files = {
         f"config/given/{number}.yaml": {"path": path, "text": Path(path).read_text(encoding="utf-8")}
         for number, path in enumerate(paths, start=1)
     }
@@ -55,7 +55,7 @@ def archived(config: Mapping, paths: Sequence[str], overrides: Mapping, target: 
         **{key: section[key] for key in ("name", "version", "largest_file_mb")},
         "title": config["title"],
         "license": config.get("publish", {}).get("license"),
-        "given": given,
+        "given": given_files,
         "overrides": dict(overrides),
         "completed": {key: value for key, value in config.items() if key != "archive"},
         "target": target,
@@ -65,7 +65,7 @@ def archived(config: Mapping, paths: Sequence[str], overrides: Mapping, target: 
 
 
 def receipts(section: Mapping | None, published: Iterable[str]) -> list[str]:
-    """Return the receipt of each artifact at each place that the config names. Raises UserError where it names none."""
+    """Return the receipts of artifacts at the places in the section publish. Raises UserError without that section."""
     if section is None:
         raise UserError("publish is missing; set it, such as publish: {hub: OWNER/NAME} or {gcs: gs://BUCKET/PREFIX}.")
     places = [place for place in ("hub", "gcs") if place in section]
@@ -75,7 +75,7 @@ def receipts(section: Mapping | None, published: Iterable[str]) -> list[str]:
 def inputs_of(publication: Publication) -> dict[str, list]:
     """Return the inputs of jobs that publish an artifact: `files`, its files or its folder, and `changes`.
 
-    Folders, and checkpoints but for their cards, are `ancient`: the file of `changes` tells of them.
+    Folders, and checkpoints except their cards, are `ancient`: the file of `changes` changes with them.
     """
     files: list = [f"<results>/{file}" for file in publication.files.values()]
     if not publication.changed_by:

@@ -1,4 +1,4 @@
-"""Why a job runs: the difference between the record of its last run and what the config asks for now."""
+"""Explain why a job runs, by the differences between the record of its last run and the config."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,7 +54,8 @@ def code_changes(record: Mapping[str, Any], param: str) -> list[str]:
     param  of the job, see `Code.param`
     """
     code = code_of_param(param)
-    if not all(len(digest) == len(next(iter(code.modules.values()))) for digest in record["code"].values()):
+    lengths = {len(digest) for digest in record["code"].values()}
+    if lengths != {len(code.modules[code.script])}:  # SHA-256 of files, or nothing, as of 0.2.0
         return ["it was made by a version before 0.3.0, which compared code otherwise"]
     versions = explain(differences(record["packages"], code.packages))
     modules = [
@@ -85,7 +86,7 @@ def explain(changes: Mapping[str, tuple]) -> str:
 
 
 def format_value(value: object) -> str:
-    """Return a value of a recipe as a user reads it."""
+    """Return a value of a recipe in words; of a schedule, its knots."""
     if value is None:
         return "none"
     return str(value.get("knots", value)) if isinstance(value, dict) else str(value)

@@ -1,7 +1,7 @@
-"""What the jobs of a run request, as `resources` of their rules: what, never where.
+"""Compute the `resources` that the jobs of a run request: memory, accelerators, hosts and runtime.
 
-A device without memory of its own, a CPU, has its weights, gradients and activations there, too. What is said here
-is a request to a scheduler, which ends a job that takes more: it errs on the high side.
+If its device is a CPU, the memory of a host includes weights, gradients and activations. A request for memory errs on
+the high side, because a scheduler ends a job that takes more.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,16 +32,16 @@ SHARD = 2 * 10**9  # bytes of a file of weights for transformers
 
 
 def mem_mb(model: Model, job: str) -> int:
-    """Return the megabytes that a job of a model asks for: what its `resources.mem_gb` says, or what the model needs.
+    """Return the megabytes that a job of a model requests: its `resources.mem_gb`, or else what the model needs.
 
     job  a rule of the model's stage, without its framework: a key of JOBS
     """
-    given = model.recipe["resources"]["mem_gb"]
-    return 1000 * given if given else -(-(PROCESS + JOBS[job](model)) // MB)
+    mem_gb = model.recipe["resources"]["mem_gb"]
+    return 1000 * mem_gb if mem_gb else -(-(PROCESS + JOBS[job](model)) // MB)
 
 
 def loading(size: ModelSize, stored: int) -> int:
-    """Return the bytes of a model on the host while it is loaded: each variable is read beside the value it replaces.
+    """Return the bytes of a model on the host while it is loaded: a variable is read before its old value goes.
 
     stored  bytes of a weight
     """
@@ -49,16 +49,16 @@ def loading(size: ModelSize, stored: int) -> int:
 
 
 def on_cpu(model: Model) -> bool:
-    """Return whether a run's devices share the main memory, as far as its config says."""
+    """Return whether a run's devices share the main memory, according to its config."""
     return not model.recipe["resources"].get("accelerator")
 
 
 def activations(model: Model, backward: bool) -> int:
     """Return the bytes of the activations of a microbatch, all devices together.
 
-    Korthikanti et al. 2022, equation 2, which counts 16-bit numbers: s b h (34 + 5 a s / h) for a layer, all of which
-    a backward pass needs; with remat, 2 s b h for each layer, and one layer. Float32 takes twice that. And three times
-    the logits in float32: themselves, probabilities, gradients.
+    Korthikanti et al. 2022, equation 2, for 16-bit numbers: s b h (34 + 5 a s / h) for each layer in a backward pass,
+    else for one; with remat, 2 s b h for each layer, and one layer. Float32 takes twice that. Logits, probabilities and
+    gradients of logits are float32.
     """
     recipe, size = model.recipe, model_size(model)
     length = recipe.get("sequence_length") or (model.records.sequence_length if model.records else LENGTH)
@@ -74,17 +74,14 @@ def activations(model: Model, backward: bool) -> int:
         layers = inputs * size.layers + layer if recipe.get("remat") else layer * size.layers
     if "predict" in recipe:  # a classification head
         return wide * layers
-    masked = model.stage == "mlm" and "masking" in recipe  # a model that is not trained here has none
+    masked = model.stage == "mlm" and "masking" in recipe  # only a model that is trained has masking
     predicted = predictions_per_record(length, recipe["masking"]["mlm_probability"]) if masked else length
     logits = 3 * FLOAT32 * records * predicted * size.vocabulary
     return wide * layers + logits
 
 
 def memory_to_open(model: Model) -> int:
-    """Return the bytes on the host of a run's model that is opened to run it, on its devices.
-
-    An int8 base is read in the type that `precision` says and rounded on the host.
-    """
+    """Return the bytes on the host of a model that is opened to run; an int8 base is quantized on the host."""
     recipe, size = model.recipe, model_size(model)
     rounded = recipe.get("base_precision") == "int8"
     read = loading(size, STORED[recipe["precision"]]) if rounded else 2 * FLOAT32 * size.table
@@ -94,8 +91,8 @@ def memory_to_open(model: Model) -> int:
 def training(model: Model) -> int:
     """Return the bytes that a host needs to train.
 
-    What it writes at once is its share of weights and optimizer state, for a snapshot, and all of one of them, for a
-    checkpoint where hosts share no folder.
+    It writes at once its share of weights and optimizer state, for a snapshot, or all of one of them, for a checkpoint
+    if hosts share no folder.
     """
     weights, state = weight_bytes(model), optimizer_bytes(model)
     hosts = model.recipe["resources"]["hosts"]
@@ -106,27 +103,27 @@ def training(model: Model) -> int:
 
 
 def tuned(model: Model) -> int:
-    """Return the bytes of a model with the weights of a checkpoint, which are read before they are assigned."""
+    """Return the bytes of opening a model with the weights of a checkpoint, which are read before they are assigned."""
     return memory_to_open(model) + (weight_bytes(model) if model.weights else 0)
 
 
 def evaluating(model: Model) -> int:
-    """Return the bytes of a measurement: the model, and the activations of one layer."""
+    """Return the bytes of evaluating a model: the model, and the activations of one layer."""
     return tuned(model) + (activations(model, backward=False) if on_cpu(model) else 0)
 
 
 def exported(model: Model) -> int:
-    """Return the bytes of saving a tuned model; where adapters are merged, that is another one, in float32."""
+    """Return the bytes of exporting a finetuned model, which with LoRA is merged into another one in float32."""
     return tuned(model) + (FLOAT32 * model_size(model).parameters if model.recipe["method"] == "lora" else 0)
 
 
 def converting(size: ModelSize) -> int:
-    """Return the bytes of saving a model for transformers: the model, and two of the files that it is cut into."""
+    """Return the bytes of saving a model for transformers: the model, and two shards."""
     return loading(size, FLOAT32) + min(2 * SHARD, FLOAT32 * size.parameters)
 
 
 def copies(number: int) -> Callable[[Model], int]:
-    """Return a function of a model: the bytes of so many copies of its trained weights."""
+    """Return a function of a model that returns the bytes of `number` copies of its trained weights."""
     return lambda model: number * weight_bytes(model)
 
 
@@ -136,15 +133,15 @@ def opened_masked(model: Model) -> int:
 
 
 def measured_masked(model: Model) -> int:
-    """Return the bytes of measuring a masked model: TensorFlow does so on the CPU, whatever has trained it."""
+    """Return the bytes of evaluating a masked model; TensorFlow does so on the CPU, whatever has trained the model."""
     here = model.backend == "tensorflow" or on_cpu(model)
     return opened_masked(model) + activations(model, backward=False) * here
 
 
-# By the rules that run a model, what each holds beside its process.
+# Bytes that the rules which run a model hold in addition to PROCESS.
 JOBS: dict[str, Callable[[Model], int]] = {
     "train": training,
-    # What is read, what it becomes, and what is written.
+    # The weights as read, as converted, and as written.
     "fetch_mlm": copies(3),
     "export_mlm": copies(3),
     "predict_task": lambda model: 3 * weight_bytes(model) + activations(model, backward=False) * on_cpu(model),
@@ -157,7 +154,7 @@ JOBS: dict[str, Callable[[Model], int]] = {
     "export_finetune": exported,
     "fetch_base": lambda model: loading(model_size(model), FLOAT32) if is_built(model) else 0,
     "export_transformers": lambda model: converting(model_size(model)),
-    # One matrix at a time, as it is stored, in float32, and as it is written; PROCESS has room for one of a block.
+    # The table as it is stored, in float32, and as it is written; PROCESS has room for a matrix of a block.
     "export_gguf": lambda model: 3 * FLOAT32 * model_size(model).table,
     "generate": tuned,
     "score_responses": evaluating,
@@ -172,47 +169,47 @@ JOBS: dict[str, Callable[[Model], int]] = {
 def resources_of(model_of: Callable[[Any], Model], job: str, prefix: str, hosts: bool = False) -> dict[str, Callable]:
     """Return the resources of a rule that runs a model.
 
-    model_of  returns by the wildcards of a job which model it runs
-    job       the rule, see `tpulm.workflow.resources.JOBS`
-    prefix    of a module's paths, which tells its runs from those of another one
+    model_of  returns the model of a job's wildcards
+    job       key of JOBS
+    prefix    of a module's paths, which distinguishes its runs from those of other modules
     hosts     whether the rule trains, on all hosts of a run
 
-    run_key      what to call the run, such as mlm.runs.tiny; backend  jax or tensorflow
+    run_key      name of the run, such as mlm.runs.tiny; backend  jax or tensorflow
     accelerator  as the config names it; gres  a host's share of it, in the notation of schedulers
-    hosts        processes that train together; nodes, tasks  the same for schedulers, of which Slurm's executor would
-                 take `tasks` for those of each GPU without tasks_per_gpu
-    device       1 where this machine has an accelerator: profiles/default lets one job at a time have it
-    run_hosts    for what is no trainer, and runs on one host of a run that trains on several: how many those are
+    hosts        processes that train together; nodes, tasks  the same for schedulers; tasks_per_gpu  0, or Slurm's
+                 executor would start `tasks` for each GPU
+    device       1 if this machine has an accelerator: profiles/default lets one job at a time have it
+    run_hosts    for a job that does not train: number of hosts on which its run trains, if several
     mem_mb       of each host; runtime  minutes, of one attempt
     """
 
-    def asked(wildcards: Any) -> dict:
+    def configured(wildcards: Any) -> dict:
         return model_of(wildcards).recipe["resources"]
 
     def several(wildcards: Any) -> int | None:
-        found = asked(wildcards)["hosts"]
-        return found if found > 1 else None
+        number = configured(wildcards)["hosts"]
+        return number if number > 1 else None
 
-    # Snakemake does not ask for a resource that is None.
-    found: dict[str, Callable] = {
+    # Snakemake does not request a resource that is None.
+    resources: dict[str, Callable] = {
         "run_key": lambda wildcards: f"{prefix}{model_of(wildcards).key}",
         "backend": lambda wildcards: model_of(wildcards).backend,
-        "accelerator": lambda wildcards: asked(wildcards).get("accelerator"),
-        "gres": lambda wildcards: gres(asked(wildcards).get("accelerator"), asked(wildcards)["hosts"]),
+        "accelerator": lambda wildcards: configured(wildcards).get("accelerator"),
+        "gres": lambda wildcards: gres(configured(wildcards).get("accelerator"), configured(wildcards)["hosts"]),
         "device": lambda wildcards: 1 if accelerator_here() else None,
         "mem_mb": lambda wildcards: mem_mb(model_of(wildcards), job),
-        # A segment that ran out of time has twice, then three times as much.
-        "runtime": lambda wildcards, attempt: attempt * asked(wildcards)["runtime"],
+        # A segment that ran out of time gets twice, then three times as much.
+        "runtime": lambda wildcards, attempt: attempt * configured(wildcards)["runtime"],
         "tasks_per_gpu": lambda wildcards: 0 if several(wildcards) else None,
     }
-    return found | dict.fromkeys(("hosts", "nodes", "tasks") if hosts else ("run_hosts",), several)
+    return resources | dict.fromkeys(("hosts", "nodes", "tasks") if hosts else ("run_hosts",), several)
 
 
 def snapshots_of(run_of: Callable[[Any], Run], located: Callable[[str], str]) -> dict[str, Callable]:
     """Return the resources of a rule that trains for snapshots and profiles; see tpulm.training.
 
-    run_of   returns which run a job trains
-    located  returns where an artifact is, in the working folder or in a bucket
+    run_of   returns the run of a job's wildcards
+    located  returns the path or URL of an artifact
 
     snapshots  their folder; snapshot_every  minutes; profile  steps to trace, such as 10-20
     """
@@ -226,11 +223,10 @@ def snapshots_of(run_of: Callable[[Any], Run], located: Callable[[str], str]) ->
 def tokenizer_threads(text: Mapping, parts: Sequence[Part]) -> int:
     """Return the threads of the job that trains the tokenizer.
 
-    One where the training split is a single part of a text that is not on a hub, so that the job of a small text need
-    not wait beside a training until two are free. Of a single file that is compressed or in columns, such a part may be
-    large: the second thread saves little there. Unigram's trainer has two threads even then, since its bytes depend on
-    their number; they share one processor.
-    text, parts  the corpus and its parts
+    It is one if the training split is a single part of a text that is not on a hub, so that the job of a small text
+    need not wait for a training until two are free. Such a part may be large, if its file is compressed or in columns,
+    but the second thread saves little there. Unigram's trainer always has two threads, since its bytes depend on their
+    number; here they share one processor. text, parts  the corpus and its parts
     """
     known = all(recipe["source"] != "hub" for _, recipe in sources_of("", text).values())
     return 1 if known and sum(part.split == "train" for part in parts) == 1 else 2

@@ -1,4 +1,4 @@
-"""Additional checks at the start of Snakemake: while it reads the Snakefile, and before the first job."""
+"""Check a run when Snakemake starts: while it reads the Snakefile, and before the first job."""
 
 import os
 import subprocess
@@ -52,10 +52,7 @@ def say(text: str) -> None:
 
 
 def tell_of_cpus(todo: list[dict]) -> None:
-    """Tell which runs are going to train on CPUs though jobs go to a place with accelerators: none was asked for.
-
-    todo  as `Start.to_train` returns it
-    """
+    """Print a note on runs of `Start.to_train` that request no accelerator, though jobs run elsewhere."""
     keys = list(dict.fromkeys(run["recipe"]["where"] for run in todo if run["accelerator"] is None))
     if keys:
         which = requesting(keys)
@@ -63,19 +60,19 @@ def tell_of_cpus(todo: list[dict]) -> None:
 
 
 def requesting(keys: list[str]) -> str:
-    """Return the beginning of a sentence that says what runs request."""
+    """Return the beginning of a sentence on what runs request."""
     return f"{', '.join(keys[:-1])} and {keys[-1]} request" if keys[1:] else f"{keys[0]} requests"
 
 
 def lacking(accelerator: str | None) -> str | None:
-    """Return TPU or GPU, where an accelerator is requested of a kind that this machine has none of; otherwise None."""
+    """Return TPU or GPU if an accelerator of this kind is requested and this machine has none, else None."""
     if not accelerator or os.environ.get(ANY_DEVICES) or (tpu_here() if is_tpu(accelerator) else gpu_here()):
         return None
     return "TPU" if is_tpu(accelerator) else "GPU"
 
 
 def check_this_machine(todo: Iterable[Mapping]) -> None:
-    """Raise UserError where a run requests an accelerator of a kind that this machine, which trains it, has none of."""
+    """Raise UserError for a run that this machine trains and that requests a kind of accelerator it does not have."""
     for run in todo:
         if kind := lacking(run["requested"]):
             raise UserError(
@@ -86,19 +83,19 @@ def check_this_machine(todo: Iterable[Mapping]) -> None:
 
 
 def check_token(jobs: Iterable) -> None:
-    """Refuse to publish on the hub without a token. Raises UserError."""
+    """Raise UserError if a job publishes on the hub and there is no token."""
     if any(job.output.get("hub_receipt") for job in jobs) and not os.environ.get("HF_TOKEN"):
         raise UserError("HF_TOKEN is not set; publish.hub needs it: a token of the Hugging Face Hub with write access.")
 
 
 def check_until(before: Callable[[Any], Iterable], jobs: Collection, rules: Collection[str]) -> None:
-    """Refuse --until with a rule whose jobs need each other: Snakemake ends after the first. Raises UserError.
+    """Raise UserError if --until names a rule whose jobs need each other: Snakemake would end after the first.
 
-    before  returns the jobs that make the inputs of one of Snakemake's
-    jobs    those that are going to run; rules  that --until names
+    before  returns the jobs that make the inputs of a job
+    jobs    that are going to run; rules  that --until names
     """
     for job in jobs:
-        if job.rule.name in rules and any(one.rule.name == job.rule.name and one in jobs for one in before(job)):
+        if job.rule.name in rules and any(maker.rule.name == job.rule.name and maker in jobs for maker in before(job)):
             raise UserError(
                 f"--until is {job.rule.name}, whose jobs need each other, so Snakemake would end after the first; name "
                 f"a target instead, such as {next(iter(job.output))}."
@@ -106,19 +103,19 @@ def check_until(before: Callable[[Any], Iterable], jobs: Collection, rules: Coll
 
 
 class Start:
-    """The checks of a workflow, or of a module in another one."""
+    """The checks of a workflow, or of a module in another workflow."""
 
     def __init__(self, workflow: Any, evaluations: Evaluations, place: Paths):
-        """Look at the working folder, while Snakemake reads the Snakefile.
+        """Check the working folder, while Snakemake reads the Snakefile.
 
-        Raises UserError in a job whose workflow is gone.
+        Raises UserError in a job whose workflow has ended.
         """
         self.workflow, self.evaluations, self.place = workflow, evaluations, place
         self.outline = evaluations.outline
         self.config, self.runs = self.outline.config, list(self.outline.runs.values())
-        # The targets, also of a module.
+        # Names of the targets, also in a module.
         self.tfrecords, self.plan = rule_name(workflow, "tfrecords"), rule_name(workflow, "plan")
-        self.follower: subprocess.Popen | None = None  # what passes metrics on to trackers
+        self.follower: subprocess.Popen | None = None  # passes metrics on to trackers
         if workflow.is_main_process:
             self.seen = folder_lock.last_start()
             # A module's checks run only where the outer workflow calls its `onstart`.
@@ -128,24 +125,24 @@ class Start:
             folder_lock.check_start()
 
     def notes(self) -> list[str]:
-        """Return the notes before the first job: faults in results/, and needs that this machine does not meet."""
+        """Return the notes before the first job: faults in results/, and requests that this machine cannot meet."""
         results = self.place.located("<results>")
-        found = folder_lock.unwritable(results) + [UNKNOWN.format(results)] * self.unknown(results)
+        notes = folder_lock.unwritable(results) + [UNKNOWN.format(results)] * self.unknown(results)
         if not jobs_here(self.workflow):
-            return found
+            return notes
         threads, cores = self.config["cpu_threads"], os.cpu_count() or 1
         if threads > cores:
-            found.append(f"cpu_threads is {threads}, but this machine has only {cores}; training here takes longer.")
-        return found + (self.not_trained_here() if self.workflow.output_settings.dryrun else [])
+            notes.append(f"cpu_threads is {threads}, but this machine has only {cores}; training here takes longer.")
+        return notes + (self.not_trained_here() if self.workflow.output_settings.dryrun else [])
 
     def unknown(self, results: str) -> bool:
-        """Return whether there are results of which Snakemake has no metadata."""
-        there = (path for path in Path(results).glob("*/**/*") if path.is_file() and path.parts[1] != "jobs")
-        known = Path(".snakemake/metadata").glob("*")
-        return not self.workflow.touch and any(True for _ in there) and not any(True for _ in known)
+        """Return whether there are results, but no metadata of Snakemake."""
+        files = (path for path in Path(results).glob("*/**/*") if path.is_file() and path.parts[1] != "jobs")
+        metadata = Path(".snakemake/metadata").glob("*")
+        return not self.workflow.touch and any(True for _ in files) and not any(True for _ in metadata)
 
     def not_trained_here(self) -> list[str]:
-        """Return which runs request an accelerator of a kind that this machine has none of, in a sentence a kind."""
+        """Return a sentence per kind of accelerator that runs request and this machine does not have."""
         keys: dict[str, dict[str, None]] = {}
         for run in (run for chains in self.evaluations.planned.values() for run in chains):
             if kind := lacking(run.recipe["resources"].get("accelerator")):
@@ -156,19 +153,19 @@ class Start:
         ]
 
     def before_jobs(self) -> None:
-        """Take the folder, and refuse what cannot or must not run.
+        """Lock the folder, and check that the jobs can and may run.
 
-        Raises UserError: an unwritable folder, another workflow at work, shards that are gone, a budget that is too
-        small, a disk that is too full, a place that cannot run the jobs, no token to publish with.
+        Raises UserError for an unwritable folder, another workflow at work, deleted shards, a small budget, a full
+        disk, a profile that refuses the jobs, or a missing token.
         """
         workflow, results = self.workflow, self.place.located("<results>")
-        if carries_sources(workflow) and (given := workflow.overwrite_workdir):
+        if carries_sources(workflow) and (folder := workflow.overwrite_workdir):
             raise UserError(
-                f"the jobs of this profile get the files of the working folder, which is {given}, but the workflow is "
-                f"not in it; type, in place of -d {given}: --configfile {given}/config.yaml --default-storage-prefix "
+                f"the jobs of this profile get the files of the working folder, which is {folder}, but the workflow is "
+                f"not in it; type, in place of -d {folder}: --configfile {folder}/config.yaml --default-storage-prefix "
                 "PREFIX, with a prefix of this experiment and with paths in the config as they are from here."
             )
-        # Without TensorBoard, which is the default, there is a note.
+        # TensorBoard, the default, is optional: `track` prints a note without it.
         check_installed([name for name in self.config["trackers"] if name != "tensorboard"])
         if bucket.remote(results):
             bucket.check_writable(results)
@@ -202,24 +199,24 @@ class Start:
             self.track()
 
     def track(self) -> None:
-        """Pass the metrics of what trains from here on to the trackers."""
+        """Start to pass the metrics of jobs that train to the trackers."""
         missing = absent(self.config["trackers"])
         if "tensorboard" in missing:
             say("tensorboard is not installed here, so no event files are written; after pip install tensorboard, "
                 "`snakemake track` writes them.")  # fmt: skip
-        given = tracking.specification(self.config, self.runs, self.place, replay=False)
-        given["trackers"] = [name for name in given["trackers"] if name not in missing]
-        self.follower = tracking.start_trackers(given, self.place)
+        specification = tracking.specification(self.config, self.runs, self.place, replay=False)
+        specification["trackers"] = [name for name in specification["trackers"] if name not in missing]
+        self.follower = tracking.start_trackers(specification, self.place)
 
     def after_jobs(self) -> None:
-        """Let the trackers have the rest, and this folder the records of jobs that ran elsewhere."""
+        """End the trackers, and combine the records of jobs if results are in a bucket."""
         if self.follower:
             tracking.end_trackers(self.follower)
         if bucket.remote(records := self.place.located("<results>/jobs")):
             or_exit(ledger.combine, Path(ledger.COPIES, records.removeprefix(bucket.SCHEME)))
 
     def to_train(self, jobs: list) -> list[dict]:
-        """Return the runs and chains of tasks with segments among the jobs that are to run, see `pending`."""
+        """Return the runs and chains of tasks that the jobs train, see `tpulm.workflow.budget.pending`."""
         keys = [
             " ".join(filter(None, (str(job.resources.get("run_key")), job.wildcards.get("chain"))))
             for job in jobs
@@ -229,10 +226,11 @@ class Start:
         return pending(self.planned(), segments)
 
     def planned(self) -> list[dict]:
-        """Return the recipes of plans and of the budget, for every run and every chain of a task.
+        """Return what plans and budget need to know of every run and every chain of a task.
 
-        key, of the config, for a chain also its path; path; folder; segments, and what of the recipe says how long they
-        are and which checkpoints stay; recipe and folder of its plans; accelerator, and the one requested
+        key          of the config, for a chain also its path
+        recipe       of its plans; plans  their folder
+        accelerator  None if this machine trains, without a TPU; requested  that of the config
         """
         here = self.workflow.local_exec and not tpu_here()
         return [
@@ -246,7 +244,6 @@ class Start:
                 "keep_checkpoints": run.recipe["keep_checkpoints"],
                 "checkpoint_bytes": checkpoint_bytes(run),
                 "recipe": plan_recipe(chains),
-                # None where it is this machine, without a TPU, that trains.
                 "accelerator": None if here else run.recipe["resources"].get("accelerator"),
                 "requested": run.recipe["resources"].get("accelerator"),
                 "plans": self.place.located(f"<results>/plan/{name}"),

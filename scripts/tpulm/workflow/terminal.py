@@ -1,8 +1,8 @@
-"""What Snakemake shows on the terminal: a line for each job that starts and ends, and in place what is running.
+"""Show Snakemake's jobs on the terminal: a line for each job that starts and ends, and in place what is running.
 
-A handler in the place of Snakemake's own one, which prints the inputs of every job; tpulm.compat.snakemake puts it
-there. Where the output is no terminal, all are plain lines: jobs on this machine print their own progress, and what
-runs elsewhere is told after half a minute without a line.
+The handler replaces Snakemake's own, which prints the inputs of every job; tpulm.compat.snakemake installs it. If the
+output is no terminal, there are only plain lines: jobs on this machine print their own progress, and jobs elsewhere are
+listed after half a minute without a line.
 """
 
 import contextlib
@@ -32,15 +32,15 @@ from tpulm.workflow.reasons import reasons_of, retraining_notes
 REFRESH = 0.5  # seconds
 SILENCE = 30  # seconds without a line
 TAIL = 20  # lines of a log
-SAID = re.compile(rf"^error: |^{STOPPED}|Traceback", re.MULTILINE)  # in the log of a job that has told of its error
+SAID = re.compile(rf"^error: |^{STOPPED}|Traceback", re.MULTILINE)  # in the log of a job that has printed its error
 
 
 class Terminal(logging.Handler):
-    """Shows jobs in a line each; what else Snakemake says, in its own words.
+    """Shows jobs in a line each, and other messages of Snakemake in its own words.
 
     workflow  Snakemake's
     plain     Snakemake's handler, whose stream, filters, colors and words are used
-    settings  of Snakemake's output
+    settings  Snakemake's output settings
     """
 
     def __init__(self, workflow: Any, plain: Any, settings: Any):
@@ -49,19 +49,19 @@ class Terminal(logging.Handler):
         self.filters = plain.filters
         self.running: dict[int, tuple[str, list[str], float]] = {}  # label, logs and start of each job
         self.jobs: dict[int, Any] = {}  # of Snakemake, by their ids
-        self.failures: dict[str, str] = {}  # what each job that has failed said, by its label
-        self.buried = False  # whether another job was told of since
+        self.failures: dict[str, str] = {}  # the sentence of each failed job, by its label
+        self.buried = False  # whether a line of another job followed
         self.total = self.left = 0
         self.notes: list[str] = []  # of a dry run
         self.pace = Pace([], 1)
         self.in_place = plain.can_color_tty() and not (settings.dryrun or settings.quiet or "CI" in os.environ)
         self.closed, self.written = threading.Event(), time.time()
-        self.telling = threading.Thread(target=self.tell, daemon=True)
+        self.refresher = threading.Thread(target=self.show_running, daemon=True)
         if self.in_place:
             os.environ[IN_PLACE] = "1"  # for jobs, which then print no progress
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show a record in the words that there are for it, or in Snakemake's own."""
+        """Show a record in the words of this handler, or in Snakemake's own."""
         ways: dict[Any, Callable[[Any], str]] = {
             LogEvent.RUN_INFO: self.counted,
             LogEvent.JOB_INFO: self.started,
@@ -72,16 +72,13 @@ class Terminal(logging.Handler):
             way = ways.get(getattr(record, "event", None), self.other)
             if text := "" if inside.only_for_the_log(record) else way(record):
                 self.write(f"{self.plain.decorate(record, text) if record.levelno > logging.INFO else text}\n")
-        except BrokenPipeError:  # nobody reads on, as after `| head`; the log file has it all
+        except BrokenPipeError:  # the reader has gone, as after `| head`; the log file has it all
             pass
         except Exception:
             self.handleError(record)
 
     def counted(self, record: Any) -> str:
-        """Return how many jobs there are: of a dry run, which tells it before and after them, the table at the end.
-
-        From here on, what is running is shown.
-        """
+        """Return the number of jobs, and start to show what is running; in a dry run, return the table at its end."""
         before, self.total, self.left = self.total, record.stats["total"], record.stats["total"]
         if self.dryrun:
             if not before:
@@ -95,7 +92,7 @@ class Terminal(logging.Handler):
             folders = {ledger.folder_of(log) for _, job, _ in jobs for log in job.log}
             self.pace = Pace(timed, self.workflow.cores or 1, folders)
         if self.in_place or not self.workflow.local_exec:
-            self.telling.start()
+            self.refresher.start()
         return f"jobs to run: {self.total}{self.rest()}"
 
     def started(self, record: Any) -> str:
@@ -118,7 +115,7 @@ class Terminal(logging.Handler):
     def finished(self, record: Any) -> str:
         """Return the line of a job that has ended."""
         self.left -= 1
-        if record.job_id not in self.running:  # with --quiet rules, which is silent about the start
+        if record.job_id not in self.running:  # with --quiet rules, which shows no start
             return ""
         label, logs, since = self.running.pop(record.job_id)
         self.failures.pop(label, None)  # of an earlier attempt
@@ -127,17 +124,17 @@ class Terminal(logging.Handler):
         return f"{moment('done', label)}  {lasted(since)}  {self.left} left{self.rest()}"
 
     def rest(self) -> str:
-        """Return how long the jobs that are left will take, behind their number; nothing where it is not known."""
+        """Return how long the remaining jobs will take, to follow their number; empty if unknown."""
         remaining = self.pace.rest({number: time.time() - since for number, (_, _, since) in self.running.items()})
         return f", {remaining}" if remaining else ""
 
     def failed(self, record: Any) -> str:
-        """Return the lines of a job that has failed, with the end of its log if the job has not said it here itself."""
+        """Return the lines of a failed job, with the end of its log if the job has not shown its error here."""
         label, _, since = self.running.pop(record.jobid, (record.rule_name, [], time.time()))
         self.pace = Pace([], 1)  # what depends on this job does not run
         lines = []
-        elsewhere = ({"message": record.rule_msg} if record.rule_msg else {}) | (record.aux or {})  # by a scheduler
-        lines += [f"    {name}: {value}" for name, value in elsewhere.items()]
+        scheduled = ({"message": record.rule_msg} if record.rule_msg else {}) | (record.aux or {})  # by a scheduler
+        lines += [f"    {name}: {value}" for name, value in scheduled.items()]
         self.failures[label] = f"it failed; see {record.log[0]}." if record.log else "it failed."
         for log in record.log:
             path = Path(str(log).split(" ", 1)[0])
@@ -147,15 +144,15 @@ class Terminal(logging.Handler):
             text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
             if errors := re.findall(rf"^(?:error: |(?={STOPPED}))(.*)", text, re.MULTILINE):
                 self.failures[label] = errors[-1]
-            if elsewhere or not SAID.search(text):
+            if scheduled or not SAID.search(text):
                 lines += [f"        {line}" for line in text.splitlines()[-TAIL:]]
         event = "STOPPED" if self.failures[label].startswith(STOPPED) else "FAILED"
         return "\n".join([f"{moment(event, label)}  after {lasted(since)}", *lines])
 
     def other(self, record: logging.LogRecord) -> str:
-        """Return Snakemake's message, reworded where it leaves out what users need.
+        """Return Snakemake's message, reworded if it lacks what users need.
 
-        Those are a target that no rule makes, an output that is read-only, and the end of a run in which jobs failed.
+        Reworded are a target that no rule makes, a read-only output, and the end of a run in which jobs failed.
         """
         said = record.getMessage()
         if self.failures and inside.ended_with_failures(said):
@@ -173,12 +170,12 @@ class Terminal(logging.Handler):
         return f"error: no rule of this config makes {target}; {more}"
 
     def write(self, text: str) -> None:
-        """Write over what is shown in place; all at once, since a thread draws that."""
+        """Write over what is shown in place, in one call, since a thread writes, too."""
         self.written = time.time()
         self.plain.stream.write(f"{ERASE}{text}" if self.in_place else text)
         self.plain.flush()
 
-    def tell(self) -> None:
+    def show_running(self) -> None:
         """Show what is running until the handler is closed: in place, or in lines after SILENCE."""
         while not self.closed.wait(REFRESH):
             if not self.in_place and time.time() < self.written + SILENCE:
@@ -195,26 +192,26 @@ class Terminal(logging.Handler):
                     self.write("\n".join([*lines, end]))
 
     def close(self) -> None:
-        """End; nothing is left in place."""
+        """Stop the thread, and erase what is shown in place."""
         self.closed.set()
-        if self.telling.is_alive():
-            self.telling.join(REFRESH)  # not for ever: whoever closes may hold the lock that it waits for
+        if self.refresher.is_alive():
+            self.refresher.join(REFRESH)  # not for ever: the caller may hold the lock that it waits for
         if self.in_place:
             self.write("")
         super().close()
 
 
 def progress(label: str, logs: list[str]) -> str:
-    """Return how far a job that trains has come, by the live metrics beside its log: those of its last step."""
+    """Return the progress of a job that trains, by the live metrics next to its log; empty for other jobs."""
     record = live_metrics.latest(Path(logs[0]).with_name(live_metrics.FILE)) if logs else None
     return live_metrics.line(record) if record and label.endswith(f" {record['last_step']:08d}") else ""
 
 
 def moment(event: str, label: str) -> str:
-    """Return the beginning of a line about a job: the time of day, what happens, and to which."""
+    """Return the beginning of a line about a job: the time of day, the event, and the label."""
     return f"{time.strftime('%H:%M:%S')}  {event:6}  {label}"
 
 
 def lasted(since: float) -> str:
-    """Return the time since then, such as 0:03:05."""
+    """Return the time since a moment, such as 0:03:05."""
     return str(timedelta(seconds=round(time.time() - since)))

@@ -1,12 +1,12 @@
-"""Trackers of experiments: each a class that takes the metrics of one run, while it trains or afterwards.
+"""Pass the metrics of runs on to trackers of experiments, while the runs train or afterwards.
 
-TensorBoard's event files are beside the live metrics. Weights & Biases has settings of its own in the environment, such
-as WANDB_MODE, which also say where it sends what it is given.
+TensorBoard's event files are next to the live metrics. Weights & Biases has settings of its own in the environment,
+such as WANDB_MODE, which also say where it sends the metrics.
 
     python -m tpulm.workflow.trackers < SPECIFICATION
 
-Snakemake starts it beside the jobs (tpulm.workflow.tracking), so that nothing that a tracker does, such as waiting for
-a network, reaches a trainer. It ends with its standard input. Its messages go to standard error.
+Snakemake starts this process in addition to the jobs (tpulm.workflow.tracking), so that a tracker that waits for a
+network does not delay a trainer. It ends with its standard input. Its messages go to standard error.
 """
 
 import contextlib
@@ -32,10 +32,11 @@ EVENTS = "events.out.tfevents.*"
 
 
 class TensorBoard:
-    """Event files in the folder of a run's logs; those of earlier are replaced."""
+    """Event files in the folder of a run's logs, which replace earlier ones."""
 
     def __init__(self, name: str, folder: Path, config: Mapping):
-        """Begin a file. The package's writer of whole files would import TensorFlow, 0.7 GB, so this one is plain."""
+        """Begin a file."""
+        # The package's writer of whole files would import TensorFlow, 0.7 GB.
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         for file in folder.glob(EVENTS):
@@ -43,16 +44,16 @@ class TensorBoard:
         path = folder / f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
         self.writer = RecordWriter(open(path, "wb"))
         self.add(file_version="brain.Event:2")
-        self.text(0, "config", as_code(config))
+        self.text(0, "config", f"```json\n{json.dumps(config, indent=2, sort_keys=True)}\n```")
 
     def add(self, **fields: Any) -> None:
-        """Append an event, at the time of now."""
+        """Append an event with the current time."""
         from tensorboard.compat.proto.event_pb2 import Event
 
         self.writer.write(Event(wall_time=time.time(), **fields).SerializeToString())
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Take figures of a step, by names such as train/loss, and write them: TensorBoard reads while a run trains."""
+        """Write the figures of a step, by names such as train/loss, so that TensorBoard can read them at once."""
         from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
         for name, value in values.items():
@@ -60,21 +61,21 @@ class TensorBoard:
         self.writer.flush()
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Take a text in Markdown."""
+        """Write a text in Markdown."""
         from tensorboard.plugins.text.summary_v2 import text_pb
 
         self.add(step=step, summary=text_pb(name, text))
 
     def close(self) -> None:
-        """Write and end."""
+        """Close the file."""
         self.writer.close()
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, which goes on where the same config is tracked again."""
+    """A run of Weights & Biases, which is continued if the same config is tracked again."""
 
     def __init__(self, name: str, folder: Path, config: Mapping):
-        """Begin or go on."""
+        """Begin or continue the run."""
         import wandb
 
         self.run = wandb.init(
@@ -84,71 +85,65 @@ class WeightsAndBiases:
         self.html = wandb.Html
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Take figures of a step, by names such as train/loss."""
+        """Log the figures of a step, by names such as train/loss."""
         self.run.log(dict(values), step=step)
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Take a text in Markdown."""
+        """Write a text in Markdown."""
         self.run.log({name: self.html(f"<pre>{html.escape(text)}</pre>")}, step=step)
 
     def close(self) -> None:
-        """Send and end."""
+        """Send the rest and end the run."""
         self.run.finish()
 
 
-# By the name of its package, which the config has, too; called with name, folder of the logs and config of a run.
+# Trackers by the name of their package, as in the config; called with name, folder of the logs and config of a run.
 TRACKERS = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
 
 
 def absent(names: list[str]) -> list[str]:
-    """Return which trackers are not installed here."""
+    """Return the names of trackers that are not installed."""
     return [name for name in names if importlib.util.find_spec(name) is None]
 
 
 def check_installed(names: list[str]) -> None:
-    """Raise UserError where a tracker is not installed."""
+    """Raise UserError for a tracker that is not installed."""
     for name in absent(names):
         raise UserError(f"trackers names {name}, which is not installed here; to install it: pip install {name}")
 
 
 def identity(name: str, config: Mapping) -> str:
-    """Return the id of a run among those of its name: the same for the same config."""
+    """Return the id of a run, by its name and the hash of its config."""
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
     return f"{name.replace('/', '-')}-{digest}"
-
-
-def as_code(config: Mapping) -> str:
-    """Return a config as a text in Markdown."""
-    return f"```json\n{json.dumps(config, indent=2, sort_keys=True)}\n```"
 
 
 SECONDS = 2.0  # between two looks at the logs
 
 
 class Followed:
-    """The log of a run, and the trackers that it goes to.
+    """The log of a run, and the trackers that get its metrics.
 
-    The trackers are opened when the log grows. A log that has become another one, as of a run that was trained again,
-    begins anew.
+    The trackers are opened when the log grows, and anew for a new log, as of a run that was trained again.
     """
 
     def __init__(self, run: dict, trackers: list[str], say: Callable[[str], None], replay: bool = False):
-        """Follow a run, of a specification; with `replay`, as if its whole log were new."""
+        """Follow a run of a specification; with `replay`, also what its log has already."""
         self.run, self.names, self.say = run, trackers, say
         self.path = Path(run["folder"]) / FILE
         self.trackers: dict[str, object] = {}
         self.inode, self.size = (0, 0) if replay else self.version()
-        self.step = self.offset = 0  # up to which the trackers have the log
+        self.step = self.offset = 0  # that the trackers have reached in the log
 
     def version(self) -> tuple[int, int]:
-        """Return inode and size of a log: whether it is another one, or has grown; zeros where there is none."""
+        """Return inode and size of the log, zeros without one."""
         with contextlib.suppress(OSError):
-            found = os.stat(self.path)
-            return found.st_ino, found.st_size
+            status = os.stat(self.path)
+            return status.st_ino, status.st_size
         return 0, 0
 
     def advance(self) -> None:
-        """Pass on what is new."""
+        """Pass new metrics on."""
         inode, size = self.version()
         if not inode or (inode, size) == (self.inode, self.size):
             return
@@ -175,14 +170,14 @@ class Followed:
                 self.trackers[name] = TRACKERS[name](self.run["name"], self.path.parent, self.run["config"])
 
     def each(self, method: str, *arguments: object) -> None:
-        """Call a method of each tracker; one that fails gets no more."""
+        """Call a method of each tracker; drop one that fails."""
         for name, tracker in list(self.trackers.items()):
             with self.reported(name):
                 getattr(tracker, method)(*arguments)
 
     @contextlib.contextmanager
     def reported(self, name: str) -> Iterator[None]:
-        """Let what a tracker raises end no more than this tracker."""
+        """Drop the tracker `name`, and say so, if it raises within the context."""
         try:
             yield
         except Exception as error:
@@ -191,7 +186,7 @@ class Followed:
             self.say(f"{name} stopped tracking {self.run['name']}: {type(error).__name__}: {error}")
 
     def finish(self) -> None:
-        """Pass on the rest, and the samples of a model that was trained to its end."""
+        """Pass on the rest of the metrics, and the samples of a finished run."""
         self.advance()
         if self.trackers:
             for name, text in samples(Path(self.run["samples"])):
@@ -205,38 +200,38 @@ class Followed:
 
 
 def figures(record: dict) -> dict[str, float]:
-    """Return the figures of a record of live metrics, by the names that trackers group by."""
+    """Return the figures of a record of live metrics, by names with a group such as train/."""
     if "held_out" in record:
         figures = record["held_out"]
         return {f"held_out/{name}": figures[name] for name in ("loss", "accuracy", "perplexity") if name in figures}
     if "seconds" in record:
         return {f"seconds/{name}": seconds for name, seconds in record["seconds"].items()}
     groups = {"train": ("loss", "accuracy", "learning_rate", "gradient_norm"), "speed": ("tokens_per_second", "mfu")}
-    found = {f"{group}/{name}": record.get(name) for group, names in groups.items() for name in names}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {f"{group}/{name}": record.get(name) for group, names in groups.items() for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def samples(path: Path) -> Iterator[tuple[str, str]]:
     """Yield name and text, in Markdown, of the samples of a finished run: generations.json or fill_mask.json."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return
-    if isinstance(found, dict):
-        for number, row in enumerate(found["prompts"]):
+    if isinstance(content, dict):
+        for number, row in enumerate(content["prompts"]):
             texts = [f"{kind}:\n\n{indent(text, '    ')}" for kind in ("before", "after") for text in row[kind]]
             yield f"samples/{number}", "\n\n".join([f"prompt: {row['prompt']}", *texts])
     else:
-        for number, row in enumerate(found):
+        for number, row in enumerate(content):
             answers = ", ".join(f"{answer['token_str']} ({answer['score']:.3f})" for answer in row["answers"])
             yield f"samples/{number}", f"{row['prompt']}\n\n{answers}"
 
 
 def follow(specification: dict, ended: Callable[[], bool], say: Callable[[str], None]) -> int:
-    """Pass the logs of all runs on until `ended` says so, then what is left; return how many runs were tracked.
+    """Pass on the logs of all runs until `ended` returns True, then the rest; return the number of tracked runs.
 
-    specification  trackers, names of TRACKERS; replay, whether to pass on whole logs; runs, of each name, folder of its
-                   live metrics, samples (a file), config
+    specification  trackers (names of TRACKERS), replay (whether to pass on whole logs), runs (each with name, folder of
+                   the live metrics, path of samples, config)
     """
     runs = [Followed(run, specification["trackers"], say, specification["replay"]) for run in specification["runs"]]
     tracked = set()
@@ -254,13 +249,13 @@ def follow(specification: dict, ended: Callable[[], bool], say: Callable[[str], 
 
 
 def input_ended() -> bool:
-    """Return whether standard input has ended, after waiting for it a while."""
+    """Return whether standard input has ended, after waiting for SECONDS at most."""
     readable, _, _ = select.select([0], [], [], SECONDS)
     return bool(readable) and not os.read(0, 1)
 
 
 if __name__ == "__main__":
-    given = b""
-    while not given.endswith(b"\n"):
-        given += os.read(0, 1 << 16) or b"{}\n"
-    follow(json.loads(given), input_ended, lambda text: print(text, file=sys.stderr, flush=True))
+    line = b""
+    while not line.endswith(b"\n"):
+        line += os.read(0, 1 << 16) or b"{}\n"
+    follow(json.loads(line), input_ended, lambda text: print(text, file=sys.stderr, flush=True))

@@ -1,4 +1,4 @@
-"""The process beside Snakemake that passes the metrics of runs on to trackers."""
+"""Start and end the process that passes the metrics of runs on to trackers."""
 
 import json
 import os
@@ -12,12 +12,12 @@ from tpulm.specs.artifacts import resolved
 from tpulm.workflow.paths import Paths
 
 SCRIPTS = Path(__file__).parents[2]
-PATIENCE = 60  # seconds that it may take at the end, for what is still to be sent
+PATIENCE = 60  # seconds for the process to send the rest at the end
 SAMPLES = {"mlm": "fill_mask.json", "finetune": "generations.json"}
 
 
 def specification(config: Mapping, runs: Iterable[Run], place: Paths, replay: bool) -> dict:
-    """Return the specification for tpulm.workflow.trackers."""
+    """Return the specification for `tpulm.workflow.trackers.follow`."""
     return {
         "trackers": config["trackers"],
         "replay": replay,
@@ -33,12 +33,12 @@ def specification(config: Mapping, runs: Iterable[Run], place: Paths, replay: bo
     }
 
 
-def start_trackers(given: dict, place: Paths) -> subprocess.Popen | None:
-    """Start the process with a specification; None where it names no tracker.
+def start_trackers(spec: dict, place: Paths) -> subprocess.Popen | None:
+    """Start the process with a `specification`, and return it; None if that names no tracker.
 
     It ends when this process does, however that ends.
     """
-    if not given["trackers"]:
+    if not spec["trackers"]:
         return None
     path = Path(resolved("<logs>/trackers.log"))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,13 +49,13 @@ def start_trackers(given: dict, place: Paths) -> subprocess.Popen | None:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)}, start_new_session=True,
         )  # fmt: skip
     assert process.stdin
-    process.stdin.write(f"{json.dumps(given)}\n".encode())
+    process.stdin.write(f"{json.dumps(spec)}\n".encode())
     process.stdin.flush()
     return process
 
 
 def end_trackers(process: subprocess.Popen) -> None:
-    """Let the process pass on the rest, and wait for that."""
+    """Let the process send the rest, and wait for its end, or kill it after PATIENCE."""
     try:
         process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:

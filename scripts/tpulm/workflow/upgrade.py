@@ -1,6 +1,6 @@
-"""Takes the past of 0.2.0 into the ledger, once: records of jobs, receipts of publishing, earlier runs.
+"""Convert the records of 0.2.0 to the ledger, once: records of jobs, receipts of publishing, earlier runs.
 
-Until 0.4.0. The bytes of inputs, modules and packages stay unknown, and records of jobs where results are in a bucket.
+Until 0.4.0. The bytes of inputs, modules and packages stay unknown, and records of jobs if results are in a bucket.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ RECEIPTS = Path(".snakemake") / "published"
 
 
 def take_over(results: str) -> None:
-    """Write records of 0.2.0 into the ledger of a folder of results, or of their URL, where it has none."""
+    """Write records of 0.2.0 into the ledger of results, a folder or a URL, if it has none."""
     name = ledger.name_here(f"{results}/").rstrip("/")
     here = Path(ledger.COPIES, results.removeprefix(bucket.SCHEME)) if bucket.remote(results) else Path(results)
     place = here / "jobs"
@@ -30,28 +30,28 @@ def take_over(results: str) -> None:
         new = place / old.relative_to(logs).with_name(old.name.removesuffix(ENDING) + ".jsonl")
         new.parent.mkdir(parents=True, exist_ok=True)
         new.write_text("".join(lines))
-    for kept in (RECEIPTS / name).rglob("*.json"):
-        take_note(place / kept.relative_to(RECEIPTS / name).with_suffix(".jsonl"), "receipt", kept)
+    for receipt in (RECEIPTS / name).rglob("*.json"):
+        take_note(place / receipt.relative_to(RECEIPTS / name).with_suffix(".jsonl"), "receipt", receipt)
     history = here / "history"
-    for kept in [*history.rglob("[!.]*.json"), *history.rglob(".*.json")]:  # a hidden one is a copy
-        take_note(place / kept.relative_to(here).with_name(f"{kept.stem.lstrip('.')}.jsonl"), "kept_run", kept)
+    for run in [*history.rglob("[!.]*.json"), *history.rglob(".*.json")]:  # a hidden one is a copy
+        take_note(place / run.relative_to(here).with_name(f"{run.stem.lstrip('.')}.jsonl"), "kept_run", run)
 
 
 def converted(line: dict) -> dict:
-    """Return a line of a record of 0.2.0 as the ledger has it."""
+    """Return a line of a record of 0.2.0 in the form of the ledger."""
     if line["event"] != "start":
         return line
     code = [path for path in line["inputs"] if {"scripts", "envs"} & {*Path(path).parts[:-1]}]
     inputs = dict.fromkeys(ledger.name_here(path) for path in line["inputs"] if path not in code)
     scripts = [path for path in code if "scripts" in Path(path).parts and "tpulm" not in Path(path).parts]
-    more = {"script": scripts[0] if scripts else "", "code": {}, "packages": {}, "inputs": inputs}
-    return line | more
+    added = {"script": scripts[0] if scripts else "", "code": {}, "packages": {}, "inputs": inputs}
+    return line | added
 
 
-def take_note(record: Path, name: str, kept: Path) -> None:
-    """Note in a record what a file holds, a receipt or a list of earlier runs, where it has no such note."""
-    with contextlib.suppress(OSError, ValueError):  # a file that cannot be read tells nothing
+def take_note(record: Path, name: str, file: Path) -> None:
+    """Add the content of a file, a receipt or earlier runs, to a record as notes, if it has none of this name."""
+    with contextlib.suppress(OSError, ValueError):  # an unreadable file is left out
         if not ledger.notes_of(record, name):
-            found = json.loads(kept.read_text(encoding="utf-8"))
-            for value in found if isinstance(found, list) else [found]:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            for value in content if isinstance(content, list) else [content]:
                 ledger.append(record, {"event": "note", name: value})
