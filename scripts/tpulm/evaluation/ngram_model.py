@@ -57,10 +57,10 @@ class KneserNey:
             _, first = np.unique(numbers[order][places], return_index=True)
             places = places[first]
             discount = estimate(counts) if discounts is None else discounts[order - 1]
-            before = keys[order - 1] // self.base
+            context = keys[order - 1] // self.base
             size = len(keys[order - 2]) if order > 1 else 1
-            totals = np.bincount(before, counts, size)
-            kinds = np.bincount(before[counts > 0], minlength=size)
+            totals = np.bincount(context, counts, size)
+            kinds = np.bincount(context[counts > 0], minlength=size)
             self.tables.insert(0, Table(keys[order - 1], counts, totals, kinds, discount))
 
     def nats(self, documents: Ids, scored: Scored = None) -> np.ndarray:
@@ -72,16 +72,16 @@ class KneserNey:
         numbers = np.zeros(len(stream), np.int64)
         shares = np.full(len(stream), 1 / (self.base - 1))
         for table in self.tables:
-            before = shifted(numbers)
-            keys = before * self.base + stream
+            context = shifted(numbers)
+            keys = context * self.base + stream
             places = np.minimum(np.searchsorted(table.keys, keys), len(table.keys) - 1)
-            found = (table.keys[places] == keys) & (before >= 0)
-            counts = np.where(found, table.counts[places], 0)
-            totals = np.where(before >= 0, table.totals[before], 0)
-            backoff = table.discount * table.kinds[before] * shares
+            known = (table.keys[places] == keys) & (context >= 0)
+            counts = np.where(known, table.counts[places], 0)
+            totals = np.where(context >= 0, table.totals[context], 0)
+            backoff = table.discount * table.kinds[context] * shares
             smoothed = (np.maximum(counts - table.discount, 0) + backoff) / np.maximum(totals, 1)
             shares = np.where(totals > 0, smoothed, shares)
-            numbers = np.where(found, places, -1)
+            numbers = np.where(known, places, -1)
         return sum_by_document(-np.log(shares[predicted]), documents, scored)
 
 

@@ -44,11 +44,8 @@ class Material:
         drawn: dict[str, list[Item]] = {}
         for item in (item for path in inputs["material"] for item in read_items(path)):
             drawn.setdefault(item.part, []).append(item.whole if kind == MASKED else item)
-        items = [
-            item
-            for part_items in drawn.values()
-            for item in (part_items[:documents] if part_items[0].split else part_items)
-        ]
+        parts = (part[:documents] if part[0].split else part for part in drawn.values())
+        items = [item for part in parts for item in part]
         rows = [row for path in inputs.get("ngrams", []) for row in pq.read_table(path).to_pylist()]
         passages = [Passage.of(row["text"], row["scored"]) for row in rows]
         costs = {name: [row[column] for row in rows] for column, name in BASELINES.items() if rows}

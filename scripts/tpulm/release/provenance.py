@@ -141,10 +141,8 @@ def chain_before(job: Job, made_by: Mapping[str, Job]) -> tuple[int, Job]:
     seen = {job["id"]}
     while True:
         read_from = [(path, maker) for path in job["inputs"] if (maker := maker_of(path, made_by))]
-        same_rule = [
-            maker for path, maker in read_from if maker["rule"] == job["rule"] and not replaced_since(job, path, maker)
-        ]
-        earlier = next((maker for maker in same_rule if maker["id"] not in seen), None)
+        current = [maker for path, maker in read_from if not replaced_since(job, path, maker)]
+        earlier = next((maker for maker in current if maker["rule"] == job["rule"] and maker["id"] not in seen), None)
         if earlier is None:
             return len(seen) - 1, job
         job = earlier

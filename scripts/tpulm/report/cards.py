@@ -204,9 +204,9 @@ def model(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
     masked, length = recipe["kind"] == "mlm", f"{facts['manifest']['sequence_length']:,}"
     if "base" in recipe:
         adapter = recipe["kind"] == "adapter"
-        what = "LoRA adapter of" if adapter else "causal language model, finetuned from"
+        origin = "LoRA adapter of" if adapter else "causal language model, finetuned from"
         text = (
-            f"A {what} {recipe['base']['hub'] or recipe['base']['name']}: {metrics['trainable_parameters']:,} of "
+            f"A {origin} {recipe['base']['hub'] or recipe['base']['name']}: {metrics['trainable_parameters']:,} of "
             f"{metrics['total_parameters']:,} parameters were trained, on sequences of {length} tokens."
         )
         note = "The corpus is the text of the base model and shows what was forgotten."
@@ -230,9 +230,9 @@ def model(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
         rows.append([score.on, score.metric.replace("_", " "), score.value, interval, baselines, score.items])
     characters = facts["corpus"].get("splits", {}).get("train", {}).get("characters")
     stage = "mlm" if masked else "finetune" if "base" in recipe else "base"
-    said, _ = standing(stage, scores, characters)
+    claim, _ = standing(stage, scores, characters)
     figures = (
-        f"{said}\n\nLoss in nats per {unit}. {note} The checkpoint was selected on validation; test is only reported."
+        f"{claim}\n\nLoss in nats per {unit}. {note} The checkpoint was selected on validation; test is only reported."
         f"\n\n{table(['measured on', 'measure', 'value', '95 % interval', 'baselines', 'items'], rows)}"
     )
     return "Model", f"{text} {best(state)}", figures

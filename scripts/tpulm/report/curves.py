@@ -61,7 +61,8 @@ def curves_of(run: dict[str, Any], sources: Sources) -> dict[str, Any]:
 def columns_so_far(folder: str, file: str, sources: Sources, log: str, live: list[dict]) -> tuple[list[str], dict]:
     """Return files and columns of a run's history or timings: of the whole run, or of its checkpoints so far.
 
-    If the log is newer than the file of the whole run, the run trains again: later steps are of the training before.
+    If the log is newer than the file of the whole run, the run trains again: its checkpoints are those up to the last
+    step of the log.
     """
     names, whole = sources.names(f"{folder}/checkpoints/*/{file}"), f"{folder}/{file}"
     if whole in sources:
@@ -174,9 +175,8 @@ def over_tokens(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dic
 
     runs  from `result_section.describe_runs`. Scores of kinds of items are drawn by plot_checkpoints
     """
-    tokens_of_step = {
-        run["label"]: tokens_per_step(sources.columns(run["timings"])) for run in runs if run["timings"] in sources
-    }
+    timed = [run for run in runs if run["timings"] in sources]
+    tokens_of_step = {run["label"]: tokens_per_step(sources.columns(run["timings"])) for run in timed}
     charts: dict[tuple[str, str, bool], list[dict[str, Any]]] = {}
     for row in scores_in_files(sources):
         score = row["score"]

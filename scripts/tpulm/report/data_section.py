@@ -23,12 +23,10 @@ def marked(before: str, after: str) -> tuple[Markup, Markup]:
     """Return two texts as HTML: removed words of the first are <del>, added words of the second are <ins>."""
     old_words, new_words = WORDS.findall(before), WORDS.findall(after)
     old_html = new_html = ""
-    for kind, start, stop, new_start, new_stop in difflib.SequenceMatcher(
-        None, old_words, new_words, autojunk=False
-    ).get_opcodes():
-        removed, added = (
-            str(escape("".join(words))) for words in (old_words[start:stop], new_words[new_start:new_stop])
-        )
+    matcher = difflib.SequenceMatcher(None, old_words, new_words, autojunk=False)
+    for kind, old_start, old_stop, new_start, new_stop in matcher.get_opcodes():
+        removed = str(escape("".join(old_words[old_start:old_stop])))
+        added = str(escape("".join(new_words[new_start:new_stop])))
         old_html += removed if kind == "equal" else wrapped(removed, "del")
         new_html += added if kind == "equal" else wrapped(added, "ins")
     return joined(old_html, "del"), joined(new_html, "ins")
@@ -89,13 +87,8 @@ def tokenizer(sources: Sources) -> dict[str, Any]:
     """Return metrics, charts and comparison of the tokenizer."""
     file, pieces_file = "tokenizer/metrics.json", "tokenizer/pieces.json"
     pieces = sources.json(pieces_file)
-    context: dict[str, Any] = {
-        "measured": sources.json(file),
-        "file": file,
-        "pieces": pieces,
-        "pieces_file": pieces_file,
-    }
-    context["beside"] = beside_others(file, pieces_file, sources)
+    context: dict[str, Any] = {"file": file, "measured": sources.json(file), "pieces_file": pieces_file}
+    context |= {"pieces": pieces, "beside": beside_others(file, pieces_file, sources)}
     if pieces:
         lengths = [
             {"characters": row["characters"], "pieces": row[key], "which": which}
@@ -179,12 +172,10 @@ def responses(sources: Sources) -> list[dict[str, Any]]:
     runs = []
     for file in sources.names("evaluation/responses/*/*/responses.json"):
         rows = sources.json(file)["rows"]
-        by_correctness = {
-            right: [row for row in rows if (row["after"] == row["response"]) == right] for right in (False, True)
-        }
-        shown = [row | {"right": right} for right, judged_rows in by_correctness.items() for row in judged_rows[:SHOWN]]
-        name = file.split("/")[3]
-        runs.append({"name": name, "file": file, "rows": shown, "right": len(by_correctness[True]), "asked": len(rows)})
+        right = [row | {"right": True} for row in rows if row["after"] == row["response"]]
+        wrong = [row | {"right": False} for row in rows if row["after"] != row["response"]]
+        shown, name = wrong[:SHOWN] + right[:SHOWN], file.split("/")[3]
+        runs.append({"name": name, "file": file, "rows": shown, "right": len(right), "asked": len(rows)})
     return [run for run in runs if run["rows"]]
 
 

@@ -47,7 +47,7 @@ def answers_beside(published: Mapping[str, Sequence[str]], answers: Sequence[Map
 
     answers  content of fill_mask.json
     """
-    reached = {answer["prompt"]: [found["token_str"].strip() for found in answer["answers"]] for answer in answers}
+    reached = {answer["prompt"]: [token["token_str"].strip() for token in answer["answers"]] for answer in answers}
     rows = []
     for prompt, words in published.items():
         matches = len({word.strip() for word in words} & set(reached[prompt]))

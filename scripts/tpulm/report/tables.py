@@ -207,18 +207,13 @@ def stands_for_tensorflow(plan: Mapping) -> bool:
 
 def figures_of(plan: Mapping) -> list:
     """Return the cells of HEAD from "fits" to "MFU" for a planned step; None if unknown."""
-    memory, step_seconds = plan["memory"], plan["estimated_seconds"]
+    memory, estimate = plan["memory"], plan["estimated_seconds"]
     memory_cells = [significant(memory["total"] / 2**30), round(memory["hbm"] / 2**30)]
-    if step_seconds is None:
+    if estimate is None:
         return ["no", *memory_cells, *[None] * 5]
-    lower_bound = plan["lower_bound_seconds"]
-    time_cells = [
-        round(step_seconds * 1e3, 2),
-        round(lower_bound * 1e3, 2),
-        plan["bound_by"],
-        round(plan["tokens_per_second"]),
-    ]
-    return ["yes", *memory_cells, *time_cells, f"{plan['model_flops_utilisation']:.0%}"]
+    times = [round(seconds * 1e3, 2) for seconds in (estimate, plan["lower_bound_seconds"])]
+    speed = [plan["bound_by"], round(plan["tokens_per_second"]), f"{plan['model_flops_utilisation']:.0%}"]
+    return ["yes", *memory_cells, *times, *speed]
 
 
 def in_all(plan: Mapping) -> list:

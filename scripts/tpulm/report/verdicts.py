@@ -81,14 +81,11 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
         if derived := good_models[run["label"]]:
             next_step = LEAVE.format(" and ".join(derived), "is" if len(derived) == 1 else "are")
         base = run.get("base")
-        improve_base_first = (
-            next_step not in DONE.values()
-            and not good_models[base]
-            and any(verdict.label == base and verdict.warning for verdict in results)
-        )
+        bad_base = not good_models[base] and any(result.label == base and result.warning for result in results)
         # Learning comes before retention, and a lower rate is suggested once.
         retention = "" if warning or LONGER in next_step or "learning_rate" in next_step else keeping(run)
-        sentences = assessment, FIRST.format(base) if improve_base_first else "", next_step, retention
+        first = FIRST.format(base) if bad_base and next_step not in DONE.values() else ""
+        sentences = assessment, first, next_step, retention
         results.append(Verdict(run["label"], " ".join(filter(None, sentences)), warning))
     return results
 
