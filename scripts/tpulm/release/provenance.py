@@ -1,4 +1,4 @@
-"""Print the provenance of a file of a working folder or an archive: its job, the jobs before it, back to the text."""
+"""Trace the provenance of a file of a working folder or an archive, back to the text, as lines to print."""
 
 import json
 import time

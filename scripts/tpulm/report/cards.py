@@ -1,4 +1,4 @@
-"""Write model and dataset cards (README.md): metadata of the Hugging Face Hub in YAML, usage, data, training, scores.
+"""Compose model and dataset cards (README.md): hub metadata in YAML, usage, data, training, scores.
 
 Parameters that several functions share:
 recipe  from tpulm.config.publications.card_recipe
