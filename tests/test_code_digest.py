@@ -8,8 +8,6 @@ from conftest import copied
 from tpulm.core import code_digest
 from tpulm.core.code_digest import code_of, read_source
 
-
-
 SAMPLE = '''
 """A module."""
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Archive a run: what was made, how each file came to be, the source, the config and the locks.
+"""Archive a run: artifacts, provenance, source, config and locks.
 
-input           what the workflow makes; the archive has everything that this followed from
-input.verify    the program that checks an archive, which goes into it
+input           artifacts of the workflow; the archive also has everything that they were made from
+input.verify    program that checks an archive, which goes into it
 output.archive  NAME-VERSION.zip
-output.sum      NAME-VERSION.zip.sha256: its SHA-256, as sha256sum writes and reads it
-params.recipe   see tpulm.release.archive.archive_files; root: the folder of the workflow's source
+output.sum      NAME-VERSION.zip.sha256: its SHA-256 in the format of sha256sum
+params.recipe   see tpulm.release.archive.archive_files; root: folder of the workflow's source
 """
 
 from pathlib import Path
@@ -23,6 +23,6 @@ with job(snakemake.log[0], "archive") as say:
     with atomic_write(archive) as partial:
         write_zip(partial, files, manifest)
     write_text(snakemake.output.sum, f"{sha256(archive)}  {archive.name}\n")
-    kept = sum(facts["included"] for facts in manifest["artifacts"].values())
+    included = sum(facts["included"] for facts in manifest["artifacts"].values())
     size = archive.stat().st_size
-    say(f"{archive}: {kept} of {len(manifest['artifacts'])} artifacts, {size / 1e6:.1f} MB")
+    say(f"{archive}: {included} of {len(manifest['artifacts'])} artifacts, {size / 1e6:.1f} MB")

@@ -1,15 +1,14 @@
-"""Evaluate a base model that was trained here on its held-out splits.
+"""Evaluate a base model of the workflow on the held-out splits.
 
-input.base                preset folder
-input.records             manifest.json of the records that it was trained on; its URL, if they are in a bucket
-input.counts              NumPy array: how often its training text has each token, the baseline
-input.state               JSON of the chain's last checkpoint, which names the best
-output                    JSON, see tpulm.specs.scores: loss and accuracy of both splits, the loss beside that by token
-                          frequencies (see tpulm.records.token_counts); best_step, steps, epochs, parameters; attention,
-                          its implementation in training, where an accelerator could have several; with determinism:
-                          steps that, and bytes_promised: false
-params.recipe             batch_size, microbatches, precision, mesh, cpu_threads, host_device_count; determinism, where
-                          it is steps
+input.base      preset folder
+input.records   manifest.json of the training records; a URL, if they are in a bucket
+input.counts    NumPy array: frequency of each token in the training text, for the baseline
+input.state     JSON of the chain's last checkpoint, which names the best
+output          JSON, see tpulm.specs.scores: loss and accuracy of both splits, with the loss by token frequencies as
+                baseline (see tpulm.records.token_counts); best_step, steps, epochs, parameters; attention, the
+                implementation in training if an accelerator has several; with determinism: steps also that key, and
+                bytes_promised: false
+params.recipe   batch_size, microbatches, precision, mesh, cpu_threads, host_device_count; determinism, if it is steps
 """
 
 import numpy as np
@@ -43,8 +42,8 @@ with job(snakemake.log[0], f"base {run}") as say:
         records = open_records(snakemake.input.records, split)
         batches = list(held_out_batches(records, recipe))
         counts = np.bincount(np.concatenate([*map(predicted_ids, batches)]), minlength=len(trained))
-        alone = {LOSS: loss_of_frequencies(counts, trained)}
-        scores += token_scores("corpus", split, predicted(records), evaluator(batches), {FREQUENCIES: alone})
+        by_frequency = {LOSS: loss_of_frequencies(counts, trained)}
+        scores += token_scores("corpus", split, predicted(records), evaluator(batches), {FREQUENCIES: by_frequency})
     write_scores(snakemake.output[0], f"base/{run}", CAUSAL, scores, **facts)
     for score in scores:
         say(str(score))

@@ -1,7 +1,8 @@
 """Save the best checkpoint of a base model as a Keras preset folder.
 
-input.best         safetensors, the model's variables
-input.vocabulary   its vocabulary, see tpulm.specs.causal_vocabularies.vocabulary_of; input.tokenizer  tokenizer.json
+input.best         safetensors: the model's variables
+input.vocabulary   vocabulary of the model, see tpulm.specs.causal_vocabularies.vocabulary_of
+input.tokenizer    tokenizer.json
 output.folder      preset folder: keras_hub.models.CausalLM.from_preset(folder) loads it
 output.fingerprint JSON: the SHA-256 of each of its files
 params.recipe      model, sequence_length (default length of its preprocessor), precision, cpu_threads

@@ -1,6 +1,6 @@
 """Fetch an existing base model: a keras-hub preset, a pinned model of a hub, or a local preset folder.
 
-input.files              the files of a local preset folder; none for a preset that is downloaded
+input.files              files of a local preset folder; none for a preset that is downloaded
 output.folder            preset folder
 output.fingerprint       JSON: the SHA-256 of each of its files
 params.recipe.preset     folder, name, or handle
@@ -26,12 +26,12 @@ with job(snakemake.log[0], f"base {run}") as say:
     from tpulm.models.preset_folders import atomic_folder, save_preset
 
     where = f"base.{run}.preset"
-    given = hub.named_source(where, recipe["preset"], recipe["revision"])
+    source = hub.named_source(where, recipe["preset"], recipe["revision"])
     say(f"fetching {recipe['preset']}")
-    folder = locate(recipe["preset"], recipe["revision"], given)
+    folder = locate(recipe["preset"], recipe["revision"], source)
     if not (folder / "config.json").is_file():
-        raise UserError(f"{given}, which is not a preset folder: it has no config.json.")
-    check_preset(folder, given)
+        raise UserError(f"{source}, which is not a preset folder: it has no config.json.")
+    check_preset(folder, source)
     if is_keras_preset(folder):
         unread = shutil.ignore_patterns(".*", "*.py", *(f"*{suffix}" for suffix in PICKLES))
         with atomic_folder(snakemake.output.folder) as partial:
@@ -42,7 +42,7 @@ with job(snakemake.log[0], f"base {run}") as say:
             model = load_transformers(folder, where)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             traceback.print_exc()  # to the log
-            raise UserError(f"{given}, which cannot be opened ({first_line(error)}).") from None
+            raise UserError(f"{source}, which cannot be opened ({first_line(error)}).") from None
         save_preset(model, snakemake.output.folder)
     write_json(snakemake.output.fingerprint, fingerprints(snakemake.output.folder))
     say(f"saved as {snakemake.output.folder}")

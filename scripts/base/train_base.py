@@ -1,8 +1,8 @@
 """Train one segment of a base causal language model from scratch: an architecture of keras-hub on JAX.
 
-input.records   manifest.json of the corpus' records in the model's vocabulary; its URL, if they are in a bucket
-params.recipe   model, sequence_length, packing, and what every training script has, as its other inputs, outputs and
-                resources: see tpulm.training.segment
+input.records   manifest.json of the corpus' records in the model's vocabulary; a URL, if they are in a bucket
+params.recipe   model, sequence_length, packing; for the rest, the other inputs, outputs and resources, see
+                tpulm.training.segment
 """
 
 from functools import partial

@@ -2,11 +2,11 @@
 
 input.corpus              Parquet files with a column `text`, one document per row
 input.lengths             NumPy arrays: characters of each document
-output                    a serialized SentencePiece model, or JSON as the `tokenizers` library saves it
+output                    a serialized SentencePiece model, or JSON of the library `tokenizers`
 params.recipe.vocab_size  number of pieces, including the special and byte pieces
 params.recipe.seed        selects the documents to read if the text is very long
-params.recipe.marks       of SentencePiece, the pieces before and after a document; or
-params.recipe.byte_level  of byte-level BPE, the architecture that the vocabulary is for
+params.recipe.marks       for SentencePiece, the pieces before and after a document; or
+params.recipe.byte_level  for byte-level BPE, the architecture of the model
 """
 
 import os

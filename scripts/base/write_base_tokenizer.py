@@ -1,6 +1,6 @@
 """Write the tokenizer of a base model for the library `tokenizers`.
 
-input.vocabulary   its vocabulary, as it is trained here, or a preset folder
+input.vocabulary   vocabulary of the model, or a preset folder
 output             tokenizer.json, which puts bos and eos around a document
 """
 

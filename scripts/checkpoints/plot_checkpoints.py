@@ -1,4 +1,4 @@
-"""Plot the scores of a run's checkpoints against the tokens that it has seen.
+"""Plot the scores of a run's checkpoints by training tokens.
 
 input.scores    scores.json of each checkpoint
 output          SVG

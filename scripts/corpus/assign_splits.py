@@ -3,15 +3,14 @@
 input.parts         Parquet: text, words, key
 input.records       JSON of each part
 output.splits       NumPy array, uint8: for each document of the parts in order, the number of its split, or of the
-                    reason why it is in none
-output.record       JSON: the source, and how many documents of each split were dropped, by reason;
-                    how many each part has
+                    reason why it was dropped
+output.record       JSON: source; number of dropped documents of each split by reason; documents of each part
 params.recipe.key   key of this text in the config
 params.recipe.parts the split that each part is named for
-params.recipe.sources        the source of each part, where a text has several
-params.recipe.held_out       shares of train that become the splits which no part is named for
-params.recipe.max_documents  how many documents a split has at the most
-params.recipe.near_duplicates  threshold of the similarity at which one of two documents is dropped; absent: none is
+params.recipe.sources        source of each part, if a text has several
+params.recipe.held_out       shares of train for splits without a part of their own
+params.recipe.max_documents  limit of the documents of a split
+params.recipe.near_duplicates  similarity from which one of two documents is dropped; absent to drop none
 """
 
 import numpy as np

@@ -1,12 +1,12 @@
 """Collect the word n-grams that training documents must not have: those of held-out documents and of benchmarks.
 
 input.parts           Parquet: text, words, key
-input.splits          NumPy array, uint8: the split of each document
+input.splits          NumPy array, uint8: split of each document
 input.benchmarks      the user's files with benchmarks
-output                NumPy array, uint64: hashes of the n-grams, sorted
+output                NumPy array, uint64: sorted hashes of the n-grams
 params.recipe.key     key of this text in the config
 params.recipe.ngram   words of an n-gram
-params.recipe.column  column of the benchmarks' text, where they are tables
+params.recipe.column  column of the benchmarks' text, for tables
 """
 
 from itertools import chain

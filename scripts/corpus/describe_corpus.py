@@ -1,12 +1,12 @@
-"""Describe a text: what was read, and the figures of each split.
+"""Describe a text: its sources, and the figures of each split.
 
-input.figures           JSON of all of its documents, or of those of each part: the figures of each split
-input.record            JSON: the source, and what was dropped
-input.contamination     JSON of each part: training documents that share an n-gram with held-out ones; absent where they
+input.figures           JSON of all documents, or of those of each part: figures of each split
+input.record            JSON: source, and number of dropped documents
+input.contamination     JSON of each part: training documents that share an n-gram with held-out ones; absent if they
                         stay
-output                  JSON: what was read, and the figures of each split
+output                  JSON: sources, and figures of each split
 params.recipe.key       key of this text in the config
-params.recipe.weights   how often each source is taken, where there are several
+params.recipe.weights   repetitions of each source, if there are several
 """
 
 from tpulm.core.files import read_json, write_json

@@ -1,10 +1,10 @@
 """Find the training documents of a part that share a word n-gram with held-out documents or benchmarks.
 
 input.part           Parquet: text, words, key
-input.splits         NumPy array, uint8: the split of each document
-input.record         JSON: how many documents each part has
-input.ngrams         NumPy array, uint64: hashes of the n-grams to avoid, sorted
-output               JSON: their rows in the part, and examples
+input.splits         NumPy array, uint8: split of each document
+input.record         JSON: number of documents of each part
+input.ngrams         NumPy array, uint64: sorted hashes of the n-grams to avoid
+output               JSON: rows of these documents in the part, and examples
 params.recipe.ngram  words of an n-gram
 """
 
@@ -19,5 +19,5 @@ with job(snakemake.log[0], snakemake.wildcards.collection):
     first = sum(counts[:number])
     codes = read_array(snakemake.input.splits, first, first + counts[number])
     avoided = np.load(snakemake.input.ngrams, mmap_mode="r")
-    found = find_contaminated(snakemake.input.part, codes, avoided, snakemake.params.recipe["ngram"])
-    write_json(snakemake.output[0], found)
+    contaminated = find_contaminated(snakemake.input.part, codes, avoided, snakemake.params.recipe["ngram"])
+    write_json(snakemake.output[0], contaminated)

@@ -1,18 +1,18 @@
-"""Read a part of a text source: clean its documents, key them, and write those that are to be kept.
+"""Read a part of a text source: clean its documents, filter them, and write them with keys.
 
-input.files                             the user's files, or those of a local folder that is a dataset
-input.chat_template                     JSON: how conversations become text; absent for other sources
-output.part                             Parquet: text, words (how many), key (equal for equal documents), responses
-output.record                           JSON: what was read; how many documents were kept, and dropped by reason
+input.files                             the user's files, or those of a local dataset folder
+input.chat_template                     JSON: template of conversations; absent for other sources
+output.part                             Parquet: text, words (their number), key (equal for equal documents), responses
+output.record                           JSON: source; number of documents, and of dropped ones by reason
 params.recipe.source                    python-docs, python-source, files or hub
 params.recipe.key                       key of this text in the config
-params.recipe.piece                     of a large file or of a dataset: its number, and how many there are
-params.recipe.sample_by                 what a document is in a .txt file
-params.recipe.column, or .template and .response, or .messages    what it is in a table
-params.recipe.responses                 true where it is to be written which characters the responses have
-params.recipe.dataset, .name, .revision, .splits    which split of what on the Hugging Face hub
-params.recipe.seed, .min_characters     of the keys; what is dropped
-params.recipe.near_duplicates           threshold and ngram; absent where near-duplicates stay
+params.recipe.piece                     part of a large file or dataset: its number, and the number of parts
+params.recipe.sample_by                 unit of a document in a .txt file
+params.recipe.column, or .template and .response, or .messages    form of a document in a table
+params.recipe.responses                 true to write the spans of responses
+params.recipe.dataset, .name, .revision, .splits    split of a dataset on the Hugging Face Hub
+params.recipe.seed, .min_characters     seed of the keys; shorter documents are dropped
+params.recipe.near_duplicates           threshold and ngram; absent if near-duplicates stay
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Read a set of pairs of sentences from files or from the Hugging Face Hub.
 
-input.files       those that the config names; of a dataset, the files of a local folder
+input.files       files of the config, or of a local dataset folder
 output            Parquet, see tpulm.evaluation.material
-params.recipe     of the set: phenomenon; files, or dataset with name, revision and split
+params.recipe     phenomenon; files, or dataset with name, revision and split
 """
 
 from tpulm.core.job import job

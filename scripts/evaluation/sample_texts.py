@@ -1,9 +1,9 @@
 """Draw the held-out documents of a text that models are scored on.
 
 input.documents   Parquet files of the held-out splits, one document per row
-output            Parquet, see tpulm.evaluation.material; those of each split in the order in which they were drawn
-params.recipe     documents of each split; characters of a document, from its beginning; seed; files, how many each
-                  split has; responses, where these are scored, given what is before each
+output            Parquet, see tpulm.evaluation.material; documents of each split in the order of the draw
+params.recipe     documents (of each split), characters (of the beginning of a document), seed, files (their number in
+                  each split), responses (true to score only these)
 """
 
 from tpulm.core.job import job

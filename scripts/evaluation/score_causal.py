@@ -1,14 +1,14 @@
-"""Score a causal model: one that was trained here, or a finetuned one beside its base model.
+"""Score a causal model; a finetuned model also with its base model as baseline.
 
-input.material, .ngrams, .overlaps   as of score_mlm
-input.base        preset folder; input.tokenizer  tokenizer.json
-input.best        the tuned variables of a finetuned model; none of another one
-output.scores     JSON: model, kind (causal) and scores, see tpulm.specs.scores; of a finetuned model, `base model` is
-                  one of the baselines
+input.material, .ngrams, .overlaps   see score_mlm
+input.base        preset folder
+input.tokenizer   tokenizer.json
+input.best        tuned variables of a finetuned model; absent for other models
+output.scores     JSON: model, kind (causal) and scores, see tpulm.specs.scores
 output.by_item    Parquet: score (its name), item, value
 params.recipe     key and path of the model, step of a checkpoint; documents of each split; sequence_length, batch_size,
-                  microbatches, precision, mesh, layout, seed, cpu_threads, host_device_count, of a finetuned model
-                  method and keys of LoRA; determinism, where it is steps
+                  microbatches, precision, mesh, layout, seed, cpu_threads, host_device_count; for a finetuned model,
+                  method and keys of LoRA; determinism, if it is steps
 """
 
 from tpulm.core.arrays import load_arrays
@@ -29,9 +29,9 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
     tokenizer = TextTokenizer.load(*snakemake.input.tokenizer)
     material = Material.of(snakemake.input, CAUSAL, recipe["documents"])
     score = CausalScorer(model, distribution, recipe, tokenizer, material.passages)
-    costs, others = score(), {}
+    costs, extra_baselines = score(), {}
     if best:
         assign(model.trainable_variables, load_arrays(best), best)
-        costs, others = score(), {BASE: costs}
-    scored = material.scored(recipe["path"], CAUSAL, costs, others)
+        costs, extra_baselines = score(), {BASE: costs}
+    scored = material.scored(recipe["path"], CAUSAL, costs, extra_baselines)
     write_scored(snakemake.output, recipe, CAUSAL, scored, say)

@@ -1,14 +1,14 @@
 """Score a masked language model by pseudo-log-likelihood, with the library that has trained it, in float32.
 
 input.material    Parquet files of held-out documents and of pairs of sentences
-input.ngrams      Parquet files: what the same texts cost models that count
-input.overlaps    JSON: which of them are in a training text
-input.model       a Hugging Face model folder
+input.ngrams      Parquet files: costs of the same texts by n-gram models
+input.overlaps    JSON: items in a training text
+input.model       Hugging Face model folder
 output.scores     JSON: model, kind (masked) and scores, see tpulm.specs.scores
 output.by_item    Parquet: score (its name), item, value
-params.recipe     key and path of the model, step of a checkpoint; documents of each split; length, tokens that the
-                  model reads; backend; cpu_threads, where there is no accelerator; with backend jax also batch_size,
-                  microbatches, mesh, layout, host_device_count; determinism, where it is steps
+params.recipe     key and path of the model, step of a checkpoint; documents of each split; length (limit in tokens);
+                  backend; cpu_threads, without an accelerator; with backend jax also batch_size, microbatches, mesh,
+                  layout, host_device_count; determinism, if it is steps
 """
 
 from pathlib import Path

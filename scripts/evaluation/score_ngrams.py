@@ -1,9 +1,10 @@
 """Score a unigram and a 5-gram model of a text's training documents, in the vocabulary of a model.
 
-input.documents   Parquet files of the training split, one document per row; input.lengths  characters of each
-input.material    Parquet files of what models are scored on
-input.vocabulary  tokenizer.json; of masked models special_tokens_map.json, too
-output            Parquet: text; scored, spans of it; unigram, kneser_ney, its negative log-likelihoods in nats
+input.documents   Parquet files of the training split, one document per row
+input.lengths     NumPy arrays: characters of each document
+input.material    Parquet files of items
+input.vocabulary  tokenizer.json; for masked models also special_tokens_map.json
+output            Parquet: text; scored (spans); unigram and kneser_ney (negative log-likelihoods in nats)
 """
 
 from tpulm.core.job import job

@@ -1,17 +1,16 @@
-"""Evaluate a finetuned model against its base model, and record how its variables are sharded.
+"""Evaluate a finetuned model with its base model as baseline, and record the sharding of its variables.
 
-input.base                           preset folder
-input.best                           the best checkpoint's tuned variables
-input.records                        manifest.json of the records of finetune.text; its URL, if they are in a bucket
-input.corpus_records                 the same of the records of the corpus
-input.state                          JSON of the chain's last checkpoint, which names the best
-output.metrics                       JSON, see tpulm.specs.scores: loss and accuracy on each text, beside those of the
-                                     base model; best_step, steps, epochs, parameters; attention, its implementation in
-                                     training, where an accelerator could have several; with determinism: steps that,
-                                     and bytes_promised: false
-output.partitioning                  JSON: mesh, and for each variable shape, layout, bytes on a device
-params.recipe                        batch_size, microbatches, method and keys of LoRA, seed, precision, mesh,
-                                     layout, cpu_threads, host_device_count; determinism, where it is steps
+input.base             preset folder
+input.best             tuned variables of the best checkpoint
+input.records          manifest.json of the records of finetune.text; a URL, if they are in a bucket
+input.corpus_records   the same for the records of the corpus
+input.state            JSON of the chain's last checkpoint, which names the best
+output.metrics         JSON, see tpulm.specs.scores: loss and accuracy on each text, with those of the base model as
+                       baselines; best_step, steps, epochs, parameters; attention, the implementation in training if an
+                       accelerator has several; with determinism: steps also that key, and bytes_promised: false
+output.partitioning    JSON: mesh, and for each variable shape, layout, bytes on a device
+params.recipe          batch_size, microbatches, method and keys of LoRA, seed, precision, mesh, layout, cpu_threads,
+                       host_device_count; determinism, if it is steps
 """
 
 from tpulm.core.arrays import load_arrays
@@ -32,7 +31,7 @@ with job(snakemake.log[0], f"finetune {run}") as say:
         ("finetune-text", "test"): open_records(tuning, "test"),
         ("corpus", "validation"): open_records(corpus, "validation"),
     }
-    # A model that tells documents apart reads records without segment ids as any other does.
+    # A model with document masking reads records without segment ids like any other model.
     packings = [records.manifest["packing"] for records in texts.values()]
     packing, where = "segments" if "segments" in packings else "concat", f"finetune.runs.{run}"
     model, distribution = open_causal(where, recipe, snakemake.input.base, snakemake.resources, packing=packing)
@@ -60,5 +59,5 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     write_scores(snakemake.output.metrics, f"finetune/{run}", CAUSAL, scores, **facts)
     for score in scores:
         say(str(score))
-    mesh = {axis: size for axis, size in distribution.sizes.items()}
+    mesh = dict(distribution.sizes)
     write_json(snakemake.output.partitioning, {"mesh": mesh, "variables": partitioning(model, distribution)})

@@ -1,8 +1,8 @@
-"""Save the best checkpoint of a finetuning run as a Keras preset folder, LoRA weights merged into the base's.
+"""Save the best checkpoint of a finetuning run as a Keras preset folder, with LoRA weights merged into the base's.
 
 input.base      preset folder that the run started from
-input.best      safetensors, all variables, or the LoRA variables
-output          preset folder; of LoRA in float32, of the function that was trained: an int8 base is rounded as it was
+input.best      safetensors: all variables, or the LoRA variables
+output          preset folder; with LoRA in float32, and an int8 base is rounded as in training
 params.recipe   method, rank, alpha, targets, base_precision, seed, precision, mesh, layout, cpu_threads,
                 host_device_count
 """

@@ -1,8 +1,8 @@
 """Save a causal language model as a GGUF file, which llama.cpp loads.
 
-input.folder    the folder of transformers, as rule export_transformers writes it
-output          GGUF: the matrices of the type that its name says, the rest in float32; the vocabulary; the chat
-                template, where the folder has one
+input.folder    folder of rule export_transformers
+output          GGUF: matrices of the type in its name, the rest in float32; vocabulary; chat template of the folder, if
+                any
 """
 
 from pathlib import Path

@@ -1,16 +1,16 @@
 """Save the LoRA weights of the best checkpoint in the formats of Keras and PEFT.
 
 input.base          preset folder
-input.best          safetensors, the LoRA variables
+input.best          safetensors: the LoRA variables
 output.keras        adapter.lora.h5, for Backbone.load_lora_weights
-output.keras_config adapter.lora.json, the arguments of Backbone.enable_lora before that: rank, target_layer_names
+output.keras_config adapter.lora.json, the arguments of the earlier Backbone.enable_lora: rank, target_layer_names
 output.peft         adapter_model.safetensors, for peft.PeftModel on the same model in transformers
 output.peft_config  adapter_config.json
 params.recipe       method, rank, alpha, targets, base_precision, seed, precision, mesh, layout, cpu_threads,
                     host_device_count; hub_name and hub_revision of the base model, or null
 
-B holds alpha / rank, too: Keras's file has no place for alpha. The adapter is for the base model as it is published,
-also where it was trained on weights of another type.
+B includes the factor alpha / rank, because Keras's file has no alpha. The adapter is for the published base model, even
+if it was trained on weights of another type.
 """
 
 from safetensors.numpy import save_file

@@ -1,13 +1,13 @@
 """Save a causal language model as a folder that transformers loads: AutoModelForCausalLM, AutoTokenizer.
 
-input.preset    preset folder: a base model, a full finetuning, or one with its LoRA weights merged; of a base model,
-                its fingerprint, too; input.tokenizer  tokenizer.json of its base model
+input.preset    preset folder: a base model, a full finetuning, or one with merged LoRA weights; for a base model also
+                its fingerprint
+input.tokenizer tokenizer.json of the base model
 input.chat      chat_template.json of the conversations that it was trained on, if any
-output          config.json, generation_config.json, model.safetensors (of more than 2 GB several, with an index; of
-                the type that the preset's weights have), tokenizer.json, tokenizer_config.json,
-                special_tokens_map.json; tokenizer.model, where it is one of SentencePiece; chat_template.jinja, where
-                there is one that its tokenizer can write. Logits are the preset's, and so are ids, see
-                tpulm.tokenization.conversion
+output          config.json, generation_config.json, model.safetensors (several with an index above 2 GB; of the type of
+                the preset's weights), tokenizer.json, tokenizer_config.json, special_tokens_map.json; tokenizer.model
+                for SentencePiece; chat_template.jinja, if the tokenizer can express it. Logits and ids are those of
+                the preset, see tpulm.tokenization.conversion
 params.recipe   cpu_threads
 """
 
@@ -34,7 +34,7 @@ with job(snakemake.log[0], f"{stage} {run}") as say:
     template = chat_template(tokenizer, chat) if chat else None
     ending = tokenizer.encode([chat["ending"]])[0] if chat and template else []
     if len(ending) == 1 and ending != [ids["eos_token_id"]]:
-        ids["eos_token_id"] = [ids["eos_token_id"], *ending]  # an answer ends, if not the text
+        ids["eos_token_id"] = [ids["eos_token_id"], *ending]  # ends an answer within a text
     with atomic_folder(snakemake.output[0]) as partial:
         write_json(partial / "config.json", config)
         write_json(partial / "generation_config.json", ids)

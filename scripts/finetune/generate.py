@@ -1,8 +1,8 @@
 """Generate from the same prompts with the base model and the finetuned model, using the same random numbers.
 
 input.base      preset folder
-input.best      safetensors, the tuned variables of the best checkpoint
-output          JSON: sampling, and for each prompt the continuations before and after
+input.best      safetensors: tuned variables of the best checkpoint
+output          JSON: sampling, and for each prompt the continuations before and after finetuning
 params.recipe   prompts, sampling (sampler, k, p, temperature, max_length in tokens, samples, seed);
                 method and keys of LoRA, seed, precision, mesh, layout, cpu_threads, host_device_count
 """
@@ -31,9 +31,9 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     phases.end("after")
     rows = [{"prompt": p, "before": b, "after": a} for p, b, a in zip(prompts, before, after, strict=True)]
     write_json(snakemake.output[0], {"sampling": recipe["sampling"], "prompts": rows})
-    took = phases.seconds
+    seconds = phases.seconds
     say(
         f"{len(prompts)} prompts, {recipe['sampling']['samples']} samples each, before and after: "
-        f"{took['start']:.1f} s to start, {took['before']:.1f} s to compile and generate, "
-        f"{took['after']:.1f} s to generate again"
+        f"{seconds['start']:.1f} s to start, {seconds['before']:.1f} s to compile and generate, "
+        f"{seconds['after']:.1f} s to generate again"
     )

@@ -1,12 +1,13 @@
 """Train one segment of a finetuning run: a base model on finetune.text, with LoRA (Hu et al. 2021) or in full.
 
-input.base      preset folder; input.fingerprint  the SHA-256 of each of its files
-input.records   manifest.json of the records of finetune.text in the base model's vocabulary; its URL, if they are in a
-                bucket
-input.start     weights of another run that the first segment starts from; none without init
-output.weights  the tuned variables only: LoRA's, or all
-params.recipe   sequence_length, packing, method and keys of LoRA, layout, and what every training script has, as its
-                other inputs, outputs and resources: see tpulm.training.segment
+input.base         preset folder
+input.fingerprint  SHA-256 of each of its files
+input.records      manifest.json of the records of finetune.text in the base model's vocabulary; a URL, if they are in a
+                   bucket
+input.start        weights of another run that the first segment starts from; none without init
+output.weights     the tuned variables: those of LoRA, or all
+params.recipe      sequence_length, packing, method and keys of LoRA, layout; for the rest, and for the other inputs,
+                   outputs and resources, see tpulm.training.segment
 """
 
 from functools import partial

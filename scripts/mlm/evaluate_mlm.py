@@ -1,16 +1,15 @@
 """Evaluate a masked language model on the held-out splits, with the library that has trained it, in float32.
 
-input.records               tfrecords/manifest.json, beside the shards that it names; its URL, if they are in a bucket
-input.counts                NumPy array: how often the training split has each token, the baseline
-input.model                 a Hugging Face model folder
-input.state                 JSON of the chain's last checkpoint, which says by what it was trained; none for a
-                            pretrained model
-output                      JSON, see tpulm.specs.scores: loss and accuracy of both splits, beside those by token
-                            frequencies (see tpulm.records.token_counts); parameters; steps and epochs of what was
-                            trained here; attention, its implementation in training, where an accelerator could have
-                            several; determinism, where it is steps, and bytes_promised: false
-params.recipe               backend; cpu_threads, where there is no accelerator; determinism, where it is steps; with
-                            backend jax also batch_size, microbatches, mesh, layout, host_device_count
+input.records   tfrecords/manifest.json, next to its shards; a URL, if they are in a bucket
+input.counts    NumPy array: frequency of each token in the training split, for the baseline
+input.model     Hugging Face model folder
+input.state     JSON of the chain's last checkpoint, with facts of the training; none for a pretrained model
+output          JSON, see tpulm.specs.scores: loss and accuracy of both splits, with the loss by token frequencies as
+                baseline (see tpulm.records.token_counts); parameters; for a model of the workflow, steps and epochs;
+                attention, the implementation in training if an accelerator has several; with determinism: steps also
+                that key, and bytes_promised: false
+params.recipe   backend; cpu_threads, without an accelerator; determinism, if it is steps; with backend jax also
+                batch_size, microbatches, mesh, layout, host_device_count
 """
 
 from functools import partial
@@ -53,12 +52,12 @@ with job(snakemake.log[0], f"mlm {run}") as say:
 
         packing = {"packing": manifest["packing"]}
         model, distribution = load_masked(folder, f"mlm.runs.{run}", on_one_host(recipe, snakemake.resources) | packing)
-        evaluator, most = Evaluator(model, distribution, masked_lm), recipe["batch_size"] // recipe["microbatches"]
+        evaluator, size = Evaluator(model, distribution, masked_lm), recipe["batch_size"] // recipe["microbatches"]
         parameters = sum(array.size for array in load_arrays(folder / "model.safetensors").values())
 
         def measure(records):
-            """Return the figures on records."""
-            return evaluator(evaluation_batches(records, most))
+            """Return loss and accuracy on records."""
+            return evaluator(evaluation_batches(records, size))
 
     facts = {"parameters": parameters} | promised(recipe)
     if snakemake.input.state:
@@ -69,8 +68,8 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     for split in HELD_OUT:
         records = open_records(snakemake.input.records, split)
         counts = count_tokens(records, maskable_ids)
-        alone = {LOSS: masked_loss(counts[ordinary], trained[ordinary], EVALUATION_MASKING)}
-        scores += token_scores("corpus", split, "all", measure(records), {FREQUENCIES: alone})
+        by_frequency = {LOSS: masked_loss(counts[ordinary], trained[ordinary], EVALUATION_MASKING)}
+        scores += token_scores("corpus", split, "all", measure(records), {FREQUENCIES: by_frequency})
     write_scores(snakemake.output[0], f"mlm/{run}", MASKED, scores, **facts)
     for score in scores:
         say(str(score))

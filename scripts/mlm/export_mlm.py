@@ -2,10 +2,10 @@
 
 input.manifest    tfrecords/manifest.json: vocabulary size and special ids
 input.tokenizer   tokenizer.json, tokenizer_config.json, special_tokens_map.json
-input.best        safetensors, the model's variables at the step with the lowest held-out loss
+input.best        safetensors: the model's variables at the step with the lowest held-out loss
 input.init        config.json of the model that the run started from; none for a run from scratch
-output            config.json, model.safetensors (PyTorch's names), the tokenizer's files
-params.recipe     backend, and model or init, as in the config
+output            config.json, model.safetensors (with PyTorch's names), files of the tokenizer
+params.recipe     backend, and model or init, see the config
 """
 
 import shutil
@@ -49,6 +49,6 @@ with job(snakemake.log[0], f"mlm {run}"):
         with atomic_write(target) as partial:
             shutil.copyfile(source, partial)
     if not find_architecture(architecture, where, recipe["backend"]).token_types:
-        # Otherwise the tokenizer gives the model token_type_ids, which it refuses.
+        # The model refuses token_type_ids, which the tokenizer would return by default.
         _, settings, _ = tokenizer
         write_json(settings, read_json(settings) | {"model_input_names": ["input_ids", "attention_mask"]})

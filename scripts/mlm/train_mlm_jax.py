@@ -1,10 +1,9 @@
 """Train one segment of a masked language model with Keras on JAX: RoBERTa of keras-hub, or ModernBERT.
 
-input.records   tfrecords/manifest.json, beside the shards that it names; its URL, if they are in a bucket
-input.init      config.json of the model that the run starts from, for the first segment its other files, too; empty for
+input.records   tfrecords/manifest.json, next to its shards; a URL, if they are in a bucket
+input.init      config.json of the model that the run starts from, for the first segment also its other files; empty for
                 a run from scratch
-params.recipe   model, masking, and what every training script has, as its other inputs, outputs and resources: see
-                tpulm.training.segment
+params.recipe   model, masking; for the rest, the other inputs, outputs and resources, see tpulm.training.segment
 """
 
 from functools import partial
@@ -25,10 +24,10 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     train, validation = open_to_train(snakemake.input.records)
     manifest = train.manifest
     vocabulary = {"size": manifest["vocab_size"], "pad": manifest["special_ids"]["pad"]}
-    known = {"sequence_length": train.sequence_length, "packing": manifest["packing"], "vocabulary": vocabulary}
+    facts = {"sequence_length": train.sequence_length, "packing": manifest["packing"], "vocabulary": vocabulary}
     if init:
-        known |= masked_models.init_recipe(init[0], manifest, f"mlm.runs.{run}")
-    step = TrainingStep.of("mlm", f"mlm.runs.{run}", recipe, **known)
+        facts |= masked_models.init_recipe(init[0], manifest, f"mlm.runs.{run}")
+    step = TrainingStep.of("mlm", f"mlm.runs.{run}", recipe, **facts)
     runtime.start_to_train(recipe, snakemake.resources, say)
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment

@@ -1,10 +1,10 @@
 """Train one segment of a masked language model with transformers and TensorFlow.
 
-input.records   tfrecords/manifest.json, beside the shards that it names; its URL, if they are in a bucket
-input.init      config.json of the model that the run starts from, for the first segment its other files, too; empty for
+input.records   tfrecords/manifest.json, next to its shards; a URL, if they are in a bucket
+input.init      config.json of the model that the run starts from, for the first segment also its other files; empty for
                 a run from scratch
-params.recipe   model, masking; microbatches where there are several; and what every training script has, as its other
-                inputs, outputs and resources: see tpulm.training.segment
+params.recipe   model, masking; microbatches, if there are several; for the rest, the other inputs, outputs and
+                resources, see tpulm.training.segment
 """
 
 from tpulm.core.job import job

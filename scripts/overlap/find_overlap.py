@@ -1,11 +1,10 @@
-"""Find what models are evaluated on in the training documents of a text.
+"""Find the items of an evaluation that are in the training documents of a text.
 
 input.documents   Parquet files of the training split, one document per row
-input.material    what is looked for, one of these: Parquet of documents and of pairs, of which the good sentences
-input.test        Parquet of the test examples of a task
-input.questions   JSON of the items of a task of lm-evaluation-harness
-output            JSON: ngram; found, the items that are in a training document, by the name of their set
-params.recipe     ngram, words of an n-gram
+input.material, or .test, or .questions   items: Parquet of documents and of pairs (their good sentences); Parquet of a
+                  task's test examples; JSON of the items of a task of lm-evaluation-harness
+output            JSON: ngram; found, the items in training documents by the name of their set
+params.recipe     ngram (words of an n-gram)
 """
 
 from tpulm.core.files import read_json, write_json
@@ -26,12 +25,12 @@ with job(snakemake.log[0], f"{wildcards.searched}, {wildcards.collection}") as s
         texts.append(item.passages[0].text)
     for path in inputs.get("test", []):
         test = read_split(path)
-        both = [test[column] for column in ("text", "text_pair") if column in test]
-        sets[name] = (test["item"], list(map("\n".join, zip(*both, strict=True))))
+        columns = [test[column] for column in ("text", "text_pair") if column in test]
+        sets[name] = (test["item"], list(map("\n".join, zip(*columns, strict=True))))
     for path in inputs.get("questions", []):
         items = read_json(path)
         sets[name] = (list(items), list(items.values()))
-    found = find_overlap(sets, read_texts(inputs.documents), n)
-    write_json(snakemake.output[0], {"ngram": n, "found": found})
-    for one, own in found.items():
-        say(f"{one}: {len(own)} of {len(sets[one][0])} share {n} words with training documents")
+    overlaps = find_overlap(sets, read_texts(inputs.documents), n)
+    write_json(snakemake.output[0], {"ngram": n, "found": overlaps})
+    for set_name, shared in overlaps.items():
+        say(f"{set_name}: {len(shared)} of {len(sets[set_name][0])} share {n} words with training documents")

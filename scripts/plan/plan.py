@@ -1,8 +1,8 @@
-"""Print the plan of every run and task on every TPU slice of the config, and totals of what is still to be trained.
+"""Print the plan of every run and task on every TPU slice of the config, and totals of the remaining training.
 
 input.plans     results/plan/{planned}/{topology}.json
-params.recipe   topologies; prices, of an hour on each; whether the compiler is there; runs, and chains of tasks, each
-                with its plan's recipe; arguments, the config files and values given to this Snakemake
+params.recipe   topologies; prices (of an hour on each); compiler (whether it is installed); runs, and chains of tasks,
+                with the recipes of their plans; arguments (config files and values of the running Snakemake)
 """
 
 from tpulm.core.files import read_json

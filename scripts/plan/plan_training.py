@@ -1,20 +1,18 @@
-"""Compile the training step of a run, or of a model on a task, for a TPU slice, without a TPU; record what it needs.
+"""Plan the training step of a run, or of a model on a task, for a TPU slice: compile it without a TPU.
 
-input.manifest   tfrecords/manifest.json, where the tokenizer comes from elsewhere
-input.init       config.json of the masked model that it starts from, where the config does not say its sizes; or none
-input.task       JSON: the labels of the task; none for a run
-output           JSON: planned; task, of a model on one; where it is not planned, reason. Else mesh, devices, replicated
-                 (variables that could not be sharded as the layout map says, and why), attention (its implementation,
-                 and why not a kernel), program_sha256 (of the step before it is compiled), memory (bytes per device),
-                 cost (FLOPs, bytes across HBM, bytes sent by kind, what could not be counted; per device and step),
-                 seconds (per step, of each roof), bound_by, lower_bound_seconds and estimated_seconds of a step,
-                 estimate_error (how much longer a step may take, as a share); as estimated: tokens_per_second,
-                 model_flops_utilisation, hours, cost_of_run; price_per_hour, advice;
-                 alternatives, what each of them would make of a step
-params.recipe    its recipe, without steps where a run on TensorFlow has no plan; of the stages before what it takes
-                 to know the model, price_per_hour, and alternatives, whether to compile those too; host_device_count,
-                 checkpoint_every and resources.hosts, by which the config would allow a change or not; of a model on a
-                 task, chains, the number of those that train with the step
+input.manifest   tfrecords/manifest.json, for an external tokenizer
+input.init       config.json of the masked model that it starts from, if the config does not have its sizes; or none
+input.task       JSON: labels of the task; none for a run
+output           JSON: planned; task (of a model on one); reason (if not planned). Otherwise mesh, devices, replicated
+                 (variables that are not sharded, and why), attention (implementation, and why not a kernel),
+                 program_sha256 (of the lowered step), memory (bytes per device), cost (per device and step: FLOPs,
+                 bytes across HBM, bytes sent by kind, uncounted), seconds (per step, at each peak), bound_by,
+                 lower_bound_seconds, estimated_seconds, estimate_error (possible excess, as a share); from the estimate
+                 tokens_per_second, model_flops_utilisation, hours, cost_of_run; price_per_hour, advice, alternatives
+                 (memory and times of each change)
+params.recipe    recipe of the run, without steps for a run on TensorFlow that has no plan; keys of earlier stages that
+                 define the model; price_per_hour; alternatives (whether to compile them); host_device_count,
+                 checkpoint_every and resources.hosts, to check changes; chains (number of trainings on a task)
 """
 
 import os
@@ -28,12 +26,12 @@ from tpulm.specs.classification_heads import masked_model, outputs_of
 from tpulm.training import runtime
 
 recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
-*of_task, stage, run = wildcards.planned.split("/")
+*task_path, stage, run = wildcards.planned.split("/")
 where = recipe["where"]
 
 with job(snakemake.log[0], f"plan {wildcards.planned} {wildcards.topology}") as say:
     slice_ = topology(wildcards.topology)
-    head = {"stage": stage, "run": run, **({"task": of_task[1]} if of_task else {})}
+    head = {"stage": stage, "run": run, **({"task": task_path[1]} if task_path else {})}
     head |= {"topology": slice_.name, "chips": slice_.chips, "recipe": recipe}
     if "steps" not in recipe:
         reason = "unplanned: of runs on TensorFlow, a RoBERTa trained from scratch has a plan, that of its step on JAX"
@@ -44,13 +42,13 @@ with job(snakemake.log[0], f"plan {wildcards.planned} {wildcards.topology}") as 
             manifest = read_json(snakemake.input.manifest)
             vocabulary = {"size": manifest["vocab_size"], "pad": manifest["special_ids"]["pad"]}
             recipe = recipe | {"vocabulary": vocabulary}
-        if of_task:
-            known = masked_model(read_json(snakemake.input.init[0])) if snakemake.input.init else {}
+        if task_path:
+            model_sizes = masked_model(read_json(snakemake.input.init[0])) if snakemake.input.init else {}
             labels = read_json(snakemake.input.task)["labels"]
-            recipe = recipe | known | {"outputs": outputs_of(recipe["predict"], labels)}
+            recipe = recipe | model_sizes | {"outputs": outputs_of(recipe["predict"], labels)}
         elif snakemake.input.init:
             recipe = recipe | init_recipe(snakemake.input.init[0], manifest, where)
-        # The compiler is in libtpu; the machine that asks it is a CPU.
+        # The compiler is in libtpu, and runs on a machine without a TPU.
         os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "1"}
         os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
         runtime.start(snakemake.threads, repeats=False)
@@ -58,18 +56,18 @@ with job(snakemake.log[0], f"plan {wildcards.planned} {wildcards.topology}") as 
         from tpulm.planning.plan import in_money, plan, shortage
 
         try:
-            found = in_money(plan(stage, recipe, slice_, where), recipe)
+            planned = in_money(plan(stage, recipe, slice_, where), recipe)
         except Unreachable:
             raise
         except UserError as error:
             write_json(snakemake.output[0], head | {"planned": False, "reason": str(error)})
             say(str(error))
         else:
-            what = f"{where} with {stage}/{run}" if of_task else where
-            found["sentence"] = None if found["memory"]["fits"] else shortage(found, what, slice_.name)
-            write_json(snakemake.output[0], head | {"planned": True} | found)
+            subject = f"{where} with {stage}/{run}" if task_path else where
+            planned["sentence"] = None if planned["memory"]["fits"] else shortage(planned, subject, slice_.name)
+            write_json(snakemake.output[0], head | {"planned": True} | planned)
             say(
-                found["sentence"]
-                or f"fits, {found['estimated_seconds'] * 1e3:,.1f} ms a step estimated, at least "
-                f"{found['lower_bound_seconds'] * 1e3:,.1f}, bound by {found['bound_by']}"
+                planned["sentence"]
+                or f"fits, {planned['estimated_seconds'] * 1e3:,.1f} ms a step estimated, at least "
+                f"{planned['lower_bound_seconds'] * 1e3:,.1f}, bound by {planned['bound_by']}"
             )

@@ -1,12 +1,12 @@
 """Publish an artifact in a repository of the Hugging Face Hub.
 
 input.files      the artifact's files, or its folder, and its card
-input.before     the receipt of the checkpoint that has to be there before; it is not read
-output           the receipt, JSON: place; commit; files, the SHA-256 of each
-params.recipe    names, and name, repository, type, branch, private: see tpulm.release.publishing;
-                 newest: see tpulm.config.publications.to_hub
+input.before     receipt of the checkpoint that is published first; it is not read
+output           receipt, JSON: place; commit; files (SHA-256 of each)
+params.recipe    names, name, repository, type, branch, private, see tpulm.release.publishing;
+                 newest, see tpulm.config.publications.to_hub
 
-HF_TOKEN in the environment is the token.
+The environment variable HF_TOKEN has the token.
 """
 
 from tpulm.core.job import job
@@ -16,9 +16,9 @@ recipe, output = snakemake.params.recipe, snakemake.output[0]
 with job(snakemake.log[0], f"publish {recipe['name']}") as say:
     from tpulm.release.publishing import checked, last_receipt, publish_to_hub, write_receipt
 
-    found, newest = checked(recipe, snakemake.input.files), recipe["newest"]
-    receipt = publish_to_hub(recipe, found, last_receipt(snakemake.log[0]), say)
+    files, newest = checked(recipe, snakemake.input.files), recipe["newest"]
+    receipt = publish_to_hub(recipe, files, last_receipt(snakemake.log[0]), say)
     if newest and not last_receipt(snakemake.log[0].replace(f"{recipe['name']}.log", f"{newest['model']}.log")):
-        files = {path: found[name] for path, name in newest["files"].items()}
-        publish_to_hub(recipe | {"branch": newest["branch"]}, files, {}, say)
+        newest_files = {path: files[name] for path, name in newest["files"].items()}
+        publish_to_hub(recipe | {"branch": newest["branch"]}, newest_files, {}, say)
     write_receipt(output, receipt)

@@ -1,9 +1,9 @@
-"""Describe an artifact in a card, README.md: its data, procedure and figures, and how to use it.
+"""Write the card of an artifact, README.md: usage, data, training procedure and figures.
 
-input            JSON and CSV files that tpulm.config.publications.facts_of names: metrics, scores, corpus, manifest,
-                 state, history, timings, states, those that there are of the artifact
-output           Markdown, with the metadata of the Hugging Face Hub in its head
-params.recipe    what tpulm.config.publications.card_recipe takes of the config
+input            JSON and CSV files that tpulm.config.publications.facts_of names, of metrics, scores, corpus, manifest,
+                 state, history, timings, states
+output           Markdown, with YAML metadata of the Hugging Face Hub
+params.recipe    from tpulm.config.publications.card_recipe
 """
 
 from tpulm.core.files import write_text

@@ -1,8 +1,7 @@
 """Concatenate the histories of a run's segments.
 
 input.history    CSV of each segment in order: step, loss, accuracy, learning_rate
-input.timings    CSV of each segment in order: step, seconds_per_step, tokens_per_second, devices, software,
-                 profile
+input.timings    CSV of each segment in order: step, seconds_per_step, tokens_per_second, devices, software, profile
 output.history   one CSV for the run
 output.timings   one CSV for the run
 """

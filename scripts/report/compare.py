@@ -1,10 +1,10 @@
-"""Print the tables that compare all runs, say which differences between models are real, and what ran before.
+"""Print the tables that compare all runs, tests of differences between models, published figures, and earlier runs.
 
 input.table     results/compare/runs.md
 input.models    results/compare/models.md
 input.published results/compare/published.json, if a run repeats a published one
-input.history   what scripts/archive/keep_run.py has kept of each run, also of those that the config names no more
-params.recipe   current: the folders below results/ of the runs that the config names
+input.history   outputs of scripts/archive/keep_run.py, also for runs that the config no longer names
+params.recipe   current: folders of the config's runs, relative to results/
 """
 
 from pathlib import Path
@@ -24,8 +24,8 @@ with job(snakemake.log[0], "compare") as say:
         say("")
         for line in markdown_of_published(read_json(path)).splitlines():
             say(line)
-    kept = {path.removesuffix(".json"): read_json(path) for path in snakemake.input.history}
-    table = scores_then_and_now(kept, snakemake.params.recipe["current"])
+    runs_by_path = {path.removesuffix(".json"): read_json(path) for path in snakemake.input.history}
+    table = scores_then_and_now(runs_by_path, snakemake.params.recipe["current"])
     if table:
         say("scores of earlier runs, by the hash of the last state.json, and of the current run of the same name:")
     for line in table.splitlines():

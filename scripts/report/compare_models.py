@@ -1,8 +1,8 @@
-"""Test whether models differ: paired permutation tests over what they were scored on, Welch's t-test over seeds.
+"""Test whether models differ: paired permutation tests over items, Welch's t-test over seeds.
 
 input.scores, input.by_item   scores.json and items.parquet of every model, in the order of params.recipe
 output.csv                    a row for each pair of models and score, see tpulm.evaluation.significance
-output.table                  the same as a table of Markdown, as `snakemake compare` prints it
+output.table                  the same as Markdown tables, which `snakemake compare` prints
 params.recipe                 models: STAGE/RUN of each file; pairs: first, second, firsts, seconds, see
                               tpulm.config.report
 """
@@ -21,14 +21,14 @@ recipe = snakemake.params.recipe
 with job(snakemake.log[0], "compare"):
     scores: dict[str, dict] = {model: {} for model in recipe["models"]}
     items: dict[str, dict] = {model: {} for model in recipe["models"]}
-    for model, of_scores, of_items in zip(
+    for model, scores_file, items_file in zip(
         recipe["models"], snakemake.input.scores, snakemake.input.by_item, strict=True
     ):
-        scores[model] |= {score.name: score for score in read_scores(of_scores)[1] if score.step is None}
-        items[model] |= read_values(of_items)
+        scores[model] |= {score.name: score for score in read_scores(scores_file)[1] if score.step is None}
+        items[model] |= read_values(items_file)
 
     def trained(name: str, models: list[str]) -> Trained:
-        """Return a model of several runs."""
+        """Return a model with the scores and items of its runs."""
         return Trained(name, [scores[model] for model in models], [items[model] for model in models])
 
     rows = [

@@ -1,9 +1,9 @@
-"""Set the figures of runs beside the published ones that they repeat.
+"""Compare the figures of runs with the published ones that they repeat.
 
-input.metrics, input.history, input.timings   of each run in the order of params.recipe
-input.answers    fill_mask.json of each run whose published answers are compared, in the same order
-output           JSON: of each run its path, the source, and rows: figure, published, reached, verdict
-params.recipe    of each run its path, and published, see the config
+input.metrics, input.history, input.timings   files of each run, in the order of params.recipe
+input.answers    fill_mask.json of each run with published answers, in the same order
+output           JSON: for each run its path, source, and rows: figure, published, reached, verdict
+params.recipe    for each run its path, and published, see the config
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from tpulm.report.published import answers_beside, beside_published
 from tpulm.report.sources import columns_of
 
 with job(snakemake.log[0], "compare published"):
-    answers, found = iter(snakemake.input.answers), []
+    answers, comparisons = iter(snakemake.input.answers), []
     for run, *paths in zip(
         snakemake.params.recipe, snakemake.input.metrics, snakemake.input.history, snakemake.input.timings, strict=True
     ):
@@ -22,5 +22,5 @@ with job(snakemake.log[0], "compare published"):
         rows = beside_published(run["published"], metrics, history, timings)
         if "answers" in run["published"]:
             rows += answers_beside(run["published"]["answers"], read_json(next(answers)))
-        found.append({"run": run["path"], "source": run["published"]["source"], "rows": rows})
-    write_json(snakemake.output[0], found)
+        comparisons.append({"run": run["path"], "source": run["published"]["source"], "rows": rows})
+    write_json(snakemake.output[0], comparisons)

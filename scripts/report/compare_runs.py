@@ -1,10 +1,10 @@
-"""Compare all runs by their held-out metrics; runs that differ by their seed only are one row, mean and spread.
+"""Compare all runs by their held-out metrics; runs that differ only in their seed are one row, mean and spread.
 
 input.metrics   metrics.json of each run, in the order of params.recipe
-output.csv      a row for each run or group: stage, run, seeds (how many), settings (what the runs of the stage do not
-                have in common), and of each split the mean and the sample standard deviation of loss and accuracy
-output.table    the same as a table of Markdown
-params.recipe   groups: of each group stage, name, runs (how many, in the order of input.metrics), settings
+output.csv      a row for each run or group: stage, run, seeds (number), settings (that differ within the stage), and
+                for each split mean and sample standard deviation of loss and accuracy
+output.table    the same as a Markdown table
+params.recipe   groups: stage, name, runs (number, in the order of input.metrics), settings
 """
 
 import csv

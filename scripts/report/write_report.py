@@ -1,12 +1,12 @@
-"""Write the report's page: one HTML file that opens without a network, and what the jobs behind it took.
+"""Write the report's page, one HTML file that opens without a network, and the account of its jobs.
 
-input.results     what the page tells of, each file below results/
-input.plans       results/plan/{planned}/{topology}.json, those that were made
+input.results     files of the page below results/
+input.plans       results/plan/{planned}/{topology}.json that exist
 input.scores      scores.json of every evaluation
 input.templates   templates, style and script of the page
-output.page   HTML
-output.jobs   jobs.json: see tpulm.report.jobs.account
-output.verdicts  verdicts.json: label, sentence and warning of each: see tpulm.report.verdicts
+output.page       HTML
+output.jobs       jobs.json, see tpulm.report.jobs.account
+output.verdicts   verdicts.json: label, sentence and warning, see tpulm.report.verdicts
 """
 
 from dataclasses import asdict
@@ -24,20 +24,20 @@ from tpulm.report.verdicts import verdicts
 
 with job(snakemake.log[0], "report") as say:
     recipe = snakemake.params.recipe
-    given = [*snakemake.input.results, *snakemake.input.plans, *snakemake.input.scores]
-    sources = Sources(names_below(given, Path(snakemake.output.page).parent))
-    # The logs of live metrics are no artifacts; only a machine on which runs were trained has them.
+    files = [*snakemake.input.results, *snakemake.input.plans, *snakemake.input.scores]
+    sources = Sources(names_below(files, Path(snakemake.output.page).parent))
+    # Logs of live metrics are no artifacts, and exist only on machines on which runs were trained.
     sources.files |= {run["log"]: Path(run["log"]) for run in recipe["runs"] if Path(run["log"]).is_file()}
-    write_json(snakemake.output.jobs, account(given, recipe, known_jobs()))
+    write_json(snakemake.output.jobs, account(files, recipe, known_jobs()))
     sources.files["jobs.json"] = Path(snakemake.output.jobs)
     runs = describe_runs(recipe, sources)
-    judged = verdicts(runs, final_scores(runs, sources), sources)
-    write_json(snakemake.output.verdicts, [asdict(verdict) for verdict in judged])
-    for verdict in judged:
+    all_verdicts = verdicts(runs, final_scores(runs, sources), sources)
+    write_json(snakemake.output.verdicts, [asdict(verdict) for verdict in all_verdicts])
+    for verdict in all_verdicts:
         say(f"{verdict.label}: {'WARNING: ' if verdict.warning else ''}{verdict.sentence}")
     text = page(recipe, sources, Path(snakemake.input.templates[0]).parent)
     write_text(snakemake.output.page, text)
     say(f"{snakemake.output.page}: {len(text.encode()) / 1e6:.1f} MB; open it in a browser")
-    here = [run for run in runs if Path(snakemake.output.page).parent.joinpath(run["folder"]).is_dir()]
-    if command := demo(recipe, here):
+    local_runs = [run for run in runs if Path(snakemake.output.page).parent.joinpath(run["folder"]).is_dir()]
+    if command := demo(recipe, local_runs):
         say(f"try models: {command}")

@@ -1,7 +1,7 @@
 """Predict the masked token of each prompt with a masked language model, with the library that has trained it.
 
-input.model      a Hugging Face model folder
-output           JSON: for each prompt the five most likely tokens, as the fill-mask pipeline returns them
+input.model      Hugging Face model folder
+output           JSON: for each prompt the five likeliest tokens, in the format of the fill-mask pipeline
 params.recipe    path of the model; prompts (each with one [MASK]), backend, cpu_threads
 """
 
@@ -38,8 +38,8 @@ with job(snakemake.log[0], recipe["path"]) as say:
         fill = FillMask(folder)
     answers = []
     for prompt in recipe["prompts"]:
-        found = fill(prompt)
-        say(f"{prompt}  ->  {', '.join(answer['token_str'] or '(nothing)' for answer in found)}")
-        rounded = [answer | {"score": round(answer["score"], 6)} for answer in found]
+        likeliest = fill(prompt)
+        say(f"{prompt}  ->  {', '.join(answer['token_str'] or '(nothing)' for answer in likeliest)}")
+        rounded = [answer | {"score": round(answer["score"], 6)} for answer in likeliest]
         answers.append({"prompt": prompt, "answers": rounded})
     write_json(snakemake.output[0], answers)

@@ -1,13 +1,13 @@
-"""Predict the labels of a task's held-out examples with every chain of a model on it, one after another.
+"""Predict the labels of a task's held-out examples with every chain of a model.
 
 input.validation, .test   Parquet, see tpulm.corpus.examples
 input.task                JSON: labels of the task
-input.model               config.json and the tokenizer of the model's folder
-input.best                the best weights of each chain
+input.model               config.json and tokenizer of the model's folder
+input.best                best weights of each chain
 output                    Parquet: weights, rate and seed of the chain; split; item; label and prediction, float64:
                           indices of labels, or numbers
 params.recipe             key (of the task in the config), predict, batch_size, sequence_length, optimizer, precision,
-                          mesh, cpu_threads, host_device_count; chains, of each: weights, rate, seed
+                          mesh, cpu_threads, host_device_count; chains (weights, rate, seed of each)
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ from tpulm.training import runtime
 recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
 
 with job(snakemake.log[0], f"{wildcards.task} {wildcards.model}") as say:
-    read = {split: read_split(snakemake.input[split]) for split in ("validation", "test")}
+    examples = {split: read_split(snakemake.input[split]) for split in ("validation", "test")}
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
     from tpulm.models.sharding import on_one_host
     from tpulm.models.task_models import build_task_model
@@ -35,7 +35,7 @@ with job(snakemake.log[0], f"{wildcards.task} {wildcards.model}") as say:
 
     folder = Path(snakemake.input.model[0]).parent
     encode = encoder(folder, recipe)
-    arrays = {split: encode(columns) for split, columns in read.items()}
+    arrays = {split: encode(columns) for split, columns in examples.items()}
     described = read_json(snakemake.input.task)
     step = task_step(on_one_host(recipe, snakemake.resources) | {"seed": 0}, folder, described)
     distribution = distributed(step)
@@ -45,9 +45,9 @@ with job(snakemake.log[0], f"{wildcards.task} {wildcards.model}") as say:
         assign(model.trainable_variables, load_arrays(best), best)
         trainable = [variable.value for variable in model.trainable_variables]
         for split, encoded in arrays.items():
-            found = np.concatenate([predict(trainable, batch) for batch in evaluation_batches(encoded)])
-            items = read[split]["item"]
-            predicted = found[: len(items)].astype(np.float64)
+            padded = np.concatenate([predict(trainable, batch) for batch in evaluation_batches(encoded)])
+            items = examples[split]["item"]
+            predicted = padded[: len(items)].astype(np.float64)
             check_predictions(predicted, recipe["key"], best, split)
             columns = {name: [value] * len(items) for name, value in (chain | {"split": split}).items()}
             columns |= {"item": items, "label": encoded["labels"].astype(np.float64)}
@@ -55,4 +55,4 @@ with job(snakemake.log[0], f"{wildcards.task} {wildcards.model}") as say:
             tables.append(pa.table(columns))
     with atomic_write(snakemake.output[0]) as partial:
         pq.write_table(pa.concat_tables(tables).combine_chunks(), partial, compression="zstd", write_statistics=False)
-    say(f"{len(tables) // 2} chains predicted {len(read['test']['item']):,} test examples")
+    say(f"{len(tables) // 2} chains predicted {len(examples['test']['item']):,} test examples")

@@ -2,15 +2,15 @@
 
 input.train, .validation, .test   the user's files
 output.train, .validation, .test  Parquet, see tpulm.corpus.examples
-output.task                       JSON: predict, labels in order; of each split how many examples there are and,
-                                  where one label of several is predicted, how many of each
+output.task                       JSON: predict; labels in order; splits (number of examples and, for classes, of each
+                                  label)
 params.recipe.key                 key of this task in the config
 params.recipe.source              python-modules, files or hub
 params.recipe.predict             class or number
-params.recipe.modules             of the standard library
+params.recipe.modules             modules of the standard library
 params.recipe.text, .text_pair, .label              columns
-params.recipe.dataset, .name, .revision, .splits    what to load of the Hugging Face hub
-params.recipe.held_out            shares of the training examples for the splits that the source has not; seed
+params.recipe.dataset, .name, .revision, .splits    splits of a dataset on the Hugging Face Hub
+params.recipe.held_out            shares of the training examples for splits that the source lacks; seed
 """
 
 import contextlib
@@ -29,7 +29,7 @@ predict = recipe["predict"]
 
 with job(snakemake.log[0], f"task {snakemake.wildcards.task}") as say:
     if recipe["source"] == "python-modules":
-        found = {"train": module_examples(where, recipe["modules"])}
+        examples_of = {"train": module_examples(where, recipe["modules"])}
         absent = [module for module in recipe["modules"] if not module_files(module)]
         if absent:
             say(f"note: {where}.modules: this Python does not have {', '.join(absent)}; skipped")
@@ -39,16 +39,16 @@ with job(snakemake.log[0], f"task {snakemake.wildcards.task}") as say:
             for file in chain.from_iterable(files.values()):
                 stack.enter_context(unchanged(file))
             fields = Fields(where, recipe)
-            batches = {split: read_files(named, "line", fields) for split, named in files.items() if named}
-            found = {split: list(chain.from_iterable(read)) for split, read in batches.items()}
+            batches = {split: read_files(paths, "line", fields) for split, paths in files.items() if paths}
+            examples_of = {split: list(chain.from_iterable(rows)) for split, rows in batches.items()}
     else:
         from tpulm.corpus.files import load_hub, read_hub
 
-        fields, found = Fields(where, recipe), {}
+        fields, examples_of = Fields(where, recipe), {}
         for split, expression in recipe["splits"].items():
             loaded = load_hub(where, recipe | {"splits": {split: expression}}, fields)
-            found[split] = list(chain.from_iterable(read_hub(loaded, recipe["dataset"], fields)))
-    splits = hold_out(where, found, recipe["held_out"])
+            examples_of[split] = list(chain.from_iterable(read_hub(loaded, recipe["dataset"], fields)))
+    splits = hold_out(where, examples_of, recipe["held_out"])
     labels = labels_of(where, splits, predict)
     described = {"predict": predict, "labels": labels, "splits": {}}
     for split, examples in splits.items():
@@ -59,5 +59,5 @@ with job(snakemake.log[0], f"task {snakemake.wildcards.task}") as say:
             described["splits"][split]["labels"] = {label: counts[label] for label in labels}
     write_json(snakemake.output.task, described)
     counts = ", ".join(f"{len(examples):,} {split}" for split, examples in splits.items())
-    what = "numbers" if predict == NUMBER else f"{len(labels)} labels"
-    say(f"{counts} examples of {recipe['source']}, {what}")
+    kind = "numbers" if predict == NUMBER else f"{len(labels)} labels"
+    say(f"{counts} examples of {recipe['source']}, {kind}")

@@ -1,14 +1,14 @@
-"""Score a model on a task: mean and spread over seeds, beside the baselines.
+"""Score a model on a task: mean and spread over seeds, and baselines.
 
 input.predictions     Parquet of predict_task
 input.baselines       Parquet of fit_task_baselines
 input.task            JSON: labels of the task
-input.overlaps        JSON of find_overlap, one for each text that the model was trained on
+input.overlaps        JSON of find_overlap, one for each training text
 output.scores         JSON, see tpulm.specs.scores
-output.by_item        Parquet: score, item, value; of the scores that are a mean over items
+output.by_item        Parquet: score, item, value; for scores that are means over items
 output.chains         CSV: a row for each chain: weights, rate, seed, metrics on both splits, selected (its rate)
-params.recipe         path of the model, step of a checkpoint; metrics, title, predict; selected_on_test, whether the
-                      validation split is the test split
+params.recipe         path of the model, step of a checkpoint; metrics, title, predict; selected_on_test (whether the
+                      validation split is the test split)
 """
 
 import pandas as pd
@@ -27,6 +27,6 @@ with job(snakemake.log[0], f"{wildcards.task} {recipe['path']}") as say:
     )
     labels = read_json(snakemake.input.task)["labels"]
     in_training = items_in_training(snakemake.input.overlaps, wildcards.task)
-    found, chains = scores_of_task(wildcards.task, recipe, predictions, baselines, len(labels), in_training)
-    write_scored(snakemake.output, recipe, MASKED, found, say)
+    scored, chains = scores_of_task(wildcards.task, recipe, predictions, baselines, len(labels), in_training)
+    write_scored(snakemake.output, recipe, MASKED, scored, say)
     write_text(snakemake.output.chains, chains.to_csv(index=False, float_format="%.9g", lineterminator="\n"))

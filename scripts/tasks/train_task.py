@@ -1,12 +1,12 @@
-"""Train one segment of a masked model with a head for the labels of a task.
+"""Train one segment of a masked model with a classification head on a task.
 
 input.train, .validation   Parquet, see tpulm.corpus.examples
 input.task                 JSON: labels of the task
-input.model                files of the model's folder: config.json and the tokenizer; its weights, for the first
-                           segment of a chain that starts from them
-input.start                weights of a chain of another task, which take the place of the model's; or nothing
-params.recipe              key (of the task in the config), predict, sequence_length; and what every training script
-                           has, as its other inputs, outputs and resources: see tpulm.training.segment
+input.model                files of the model's folder: config.json and tokenizer; weights, for the first segment of a
+                           chain that starts from them
+input.start                weights of a chain of another task that replace those of the model, if any
+params.recipe              key (of the task in the config), predict, sequence_length; for the rest, the other inputs,
+                           outputs and resources, see tpulm.training.segment
 """
 
 from functools import partial

@@ -1,8 +1,8 @@
-"""Count the tokens of training text: what a baseline that knows nothing of the context predicts by.
+"""Count the predicted tokens of the training split, for the baseline without context.
 
-input.records  manifest.json of the records, beside the shards that it names; its URL, if they are in a bucket
-output         NumPy array, int64 [vocab_size]: how often each id is one that a model predicts, in the training split;
-               of a long one, in about 10 million tokens, evenly spread
+input.records  manifest.json of the records, next to its shards; a URL, if they are in a bucket
+output         NumPy array, int64 [vocab_size]: count of each predicted id; of a long split, in about 10 million tokens,
+               evenly spread
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ with job(snakemake.log[0], f"{snakemake.wildcards.records} tokens") as say:
 
     records = open_records(snakemake.input.records, "train")
     causal = records.manifest["tokens_per_record"] > records.sequence_length
-    counts = count_tokens(records, (lambda *asked: predicted_ids(arrays(*asked))) if causal else maskable_ids)
+    counts = count_tokens(records, (lambda *arguments: predicted_ids(arrays(*arguments))) if causal else maskable_ids)
     with atomic_write(snakemake.output[0]) as partial, open(partial, "wb") as file:
         np.save(file, counts)
     say(f"{counts.sum():,} tokens of the training split, {(counts > 0).sum():,} different ones")

@@ -1,12 +1,12 @@
-"""Copy an external TFRecord file, once each of its records is checked, and write its index.
+"""Check each record of an external TFRecord file, copy the file, and write its index.
 
-input.source              TFRecord file of tf.train.Example; gs://BUCKET/NAME, one of a bucket
-input.tokenizer           tokenizer.json, in whose vocabulary its ids are
+input.source              TFRecord file of tf.train.Example, local or gs://BUCKET/NAME
+input.tokenizer           tokenizer.json, whose ids the records have
 input.special_tokens_map  special_tokens_map.json
-output.records            the same file
-output.index              where each record begins, uint64 little-endian, records + 1 values
-output.sidecar            JSON, as write_shard writes it, without documents
-params.recipe             packing, sequence_length, tokens_per_record; length_key, the config key
+output.records            copy of the file
+output.index              offset of each record, uint64 little-endian, records + 1 values
+output.sidecar            JSON, see write_shard, without documents
+params.recipe             packing, sequence_length, tokens_per_record; length_key (config key)
 """
 
 from tpulm.core.errors import UserError
@@ -23,6 +23,6 @@ with job(snakemake.log[0], f"tfrecords {split} {shard + 1}/{shards}") as say:
     if not inputs.get("source"):
         raise UserError(f"tfrecords.files.{split}: there is no shard {shard:05d}-of-{shards:05d}.")
     vocabulary = describe(TextTokenizer.load(inputs.tokenizer, inputs.special_tokens_map), inputs.tokenizer)
-    taken = take_shard(str(inputs.source), target, snakemake.params.recipe | vocabulary)
-    write_json(snakemake.output.sidecar, taken | {"vocabulary": vocabulary})
-    say(f"{taken['records']:,} records of {snakemake.params.recipe['sequence_length']} tokens from {inputs.source}")
+    sidecar = take_shard(str(inputs.source), target, snakemake.params.recipe | vocabulary)
+    write_json(snakemake.output.sidecar, sidecar | {"vocabulary": vocabulary})
+    say(f"{sidecar['records']:,} records of {snakemake.params.recipe['sequence_length']} tokens from {inputs.source}")

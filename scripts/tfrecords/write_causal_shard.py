@@ -1,17 +1,16 @@
 """Tokenize the documents of one shard for causal models, pack them into records, and write these as TFRecords.
 
-input.corpus      Parquet files, one document per row: text; responses, where they count
-input.tokenizer   the vocabulary of a base model, or its preset folder
+input.corpus      Parquet files, one document per row: text; responses, if only these count
+input.tokenizer   vocabulary of a base model, or its preset folder
 input.lengths     NumPy arrays: characters of each document of each of these files
 output.records    TFRecord file of tf.train.Example
-output.index      where each record begins, uint64 little-endian, records + 1 values
-output.sidecar    JSON: file, index, documents, records, tokens, dropped_tokens, bytes, sha256, index_sha256;
-                  vocabulary, which says of the tokenizer tokenizer_sha256, vocab_size, special_ids; where responses
-                  count loss_tokens, target_tokens, records_without_loss
-params.recipe     packing, sequence_length, tokens_per_record; shards and files, how many the split has; shards_key and
-                  length_key, the config keys;
-                  responses, true where records say which tokens belong to one; chat, true where a chat template has
-                  written documents
+output.index      offset of each record, uint64 little-endian, records + 1 values
+output.sidecar    JSON: file, index, documents, records, tokens, dropped_tokens, bytes, sha256, index_sha256; vocabulary
+                  (tokenizer_sha256, vocab_size, special_ids); if only responses count, loss_tokens, target_tokens,
+                  records_without_loss
+params.recipe     packing, sequence_length, tokens_per_record; shards and files (their numbers in the split); shards_key
+                  and length_key (config keys); responses (true if records mark their tokens); chat (true if a chat
+                  template has written the documents)
 """
 
 import os
@@ -29,9 +28,9 @@ with job(snakemake.log[0], f"{wildcards.records} {split} {shard + 1}/{shards}") 
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
     part = range_of_job(inputs.lengths, recipe, split, shard, shards)
     tokenizer = TextTokenizer.load(inputs.tokenizer)
-    place = inputs.corpus, slice(part["start"], part["stop"])
-    responses = read_responses(*place) if recipe.get("responses") else None
-    texts = read_texts(*place)
+    rows = inputs.corpus, slice(part["start"], part["stop"])
+    responses = read_responses(*rows) if recipe.get("responses") else None
+    texts = read_texts(*rows)
     documents = tokenize(check_control_tokens(texts, tokenizer) if recipe.get("chat") else texts, tokenizer, responses)
     pad, target = tokenizer.special["pad"], snakemake.output.records
     written = write_shard(documents, recipe, pad, CLOSING, target, part["documents"])

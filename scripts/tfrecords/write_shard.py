@@ -5,11 +5,11 @@ input.tokenizer           tokenizer.json
 input.special_tokens_map  special_tokens_map.json
 input.lengths             NumPy arrays: characters of each document of each of these files
 output.records            TFRecord file of tf.train.Example
-output.index              where each record begins, uint64 little-endian, records + 1 values
+output.index              offset of each record, uint64 little-endian, records + 1 values
 output.sidecar            JSON: file, index, documents, records, tokens, dropped_tokens, bytes, sha256, index_sha256;
-                          vocabulary, which says of the tokenizer tokenizer_sha256, vocab_size, special_ids
-params.recipe             packing, sequence_length, tokens_per_record; shards and files, how many the split has;
-                          shards_key and length_key, the config keys
+                          vocabulary (tokenizer_sha256, vocab_size, special_ids)
+params.recipe             packing, sequence_length, tokens_per_record; shards and files (their numbers in the split);
+                          shards_key and length_key (config keys)
 """
 
 import os

@@ -1,15 +1,15 @@
-"""Evaluate a tokenizer on the validation split, on a sample of it where it is very long.
+"""Evaluate a tokenizer on the validation split, or on a sample of a very long one.
 
 input.corpus              Parquet files with a column `text`, one document per row
 input.lengths             NumPy arrays: characters of each document
 input.tokenizer           tokenizer.json
 input.special_tokens_map  special_tokens_map.json
-input.training            training.json, where the tokenizer was trained here
-input.record              corpus.json, where the corpus has several sources
-output.metrics            JSON, the figures of tpulm.tokenization.folder.measure, and those of training.json;
-                          uncovered_rate, share of the characters, without white space, that have no piece
-output.pieces             JSON, what tpulm.tokenization.folder.pieces returns; scripts, see
-                          tpulm.tokenization.writing.by_script; sources, where there are several: source, words,
+input.training            training.json, for a tokenizer of the workflow
+input.record              corpus.json, if the corpus has several sources
+output.metrics            JSON: figures of tpulm.tokenization.folder.measure and of training.json; uncovered_rate, share
+                          of the characters, without white space, that have no piece
+output.pieces             JSON: keys of tpulm.tokenization.folder.pieces; scripts, see
+                          tpulm.tokenization.writing.by_script; sources, if there are several: source, words,
                           characters, tokens, tokens_per_word, characters_per_token
 """
 
@@ -18,7 +18,7 @@ import os
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 
-MOST = 4  # scripts, and sources, that the terminal names
+MOST = 4  # limit of scripts, and of sources, that the terminal shows
 
 with job(snakemake.log[0], snakemake.wildcards.tokenizer) as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
@@ -35,20 +35,20 @@ with job(snakemake.log[0], snakemake.wildcards.tokenizer) as say:
     lengths = read_lengths(snakemake.input.lengths)
     chosen = Sample(lambda rows: read_texts(snakemake.input.corpus, rows), lengths, CHARACTERS, 0).chosen
     record = read_json(snakemake.input.record[0]) if snakemake.input.record else {}
-    of_source = {
+    cut_by_source = {
         name: cut_documents(tokenizer, read_texts(snakemake.input.corpus, rows))
         for name, rows in rows_by_source(record, "validation", chosen).items()
     }
-    found = together(of_source.values())
-    figures = measure(tokenizer, ids, found)
-    scripts = by_script(tokenizer, ids.get("unk"), found.words)
+    cut_text = together(cut_by_source.values())
+    figures = measure(tokenizer, ids, cut_text)
+    scripts = by_script(tokenizer, ids.get("unk"), cut_text.words)
     uncovered, characters = (sum(row[key] for row in scripts) for key in ("uncovered", "characters"))
     figures["uncovered_rate"] = uncovered / max(1, characters)
-    sources = [{"source": name} | own.figures() for name, own in of_source.items() if record and own.words]
+    sources = [{"source": name} | cut.figures() for name, cut in cut_by_source.items() if record and cut.words]
     trained = [read_json(path) for path in snakemake.input.training]
-    measured = {key: value for record in (figures, *trained) for key, value in record.items()}
-    write_json(snakemake.output.metrics, measured)
-    write_json(snakemake.output.pieces, pieces(tokenizer, ids, found) | {"scripts": scripts, "sources": sources})
+    metrics = {key: value for record in (figures, *trained) for key, value in record.items()}
+    write_json(snakemake.output.metrics, metrics)
+    write_json(snakemake.output.pieces, pieces(tokenizer, ids, cut_text) | {"scripts": scripts, "sources": sources})
     kinds = [*scripts[:MOST], *sources[:MOST]]
     each = ", ".join(f"{row.get('script') or row['source']} {row['tokens_per_word']:.2f}" for row in kinds)
     say(

@@ -2,14 +2,13 @@
 
 input.corpus               Parquet files with a column `text`, one document per row
 input.lengths              NumPy arrays: characters of each document
-output.tokenizer           tokenizer.json, as the `tokenizers` library saves it
+output.tokenizer           tokenizer.json of the library `tokenizers`
 output.config              tokenizer_config.json, and
 output.special_tokens_map  special_tokens_map.json: with them AutoTokenizer loads the folder
-output.training            JSON: model and whitespace of the recipe; training_documents and training_characters, which
-                           the tokenizer was trained on; corpus_documents and corpus_characters, which the training
-                           split has; of the characters of the vocabulary, what
-                           tpulm.tokenization.training.train returns
-params.recipe              what tpulm.tokenization.pipeline.Recipe has
+output.training            JSON: model and whitespace of the recipe; training_documents and training_characters of the
+                           sample; corpus_documents and corpus_characters of the training split; the figures of
+                           tpulm.tokenization.training.train on the vocabulary's characters
+params.recipe              fields of tpulm.tokenization.pipeline.Recipe
 params.train_on            characters and seed of the sample of documents
 """
 

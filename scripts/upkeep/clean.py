@@ -1,7 +1,7 @@
-"""List the files under results/ that no run of the config needs.
+"""List the files below results/ that no run of the config needs.
 
-params.recipe   arguments of tpulm.release.untracked; targets; results, the folder or URL of the results; typed, the
-                options of this command as a user types them
+params.recipe   arguments of tpulm.release.untracked; targets; results (folder or URL); typed (options of this command,
+                as the user typed them)
 """
 
 import shlex
@@ -11,8 +11,8 @@ from tpulm.core.job import job
 with job(snakemake.log[0], "clean") as say:
     from tpulm.release.untracked import leftovers, report
 
-    found = leftovers(snakemake.params.recipe)
-    report(found, say)
-    if found:
+    unneeded = leftovers(snakemake.params.recipe)
+    report(unneeded, say)
+    if unneeded:
         command = shlex.join(["snakemake", "clean_delete", *snakemake.params.recipe["typed"]])
         say(f"nothing was deleted; to delete these files: {command}")

@@ -1,6 +1,6 @@
-"""Delete the files under results/ that no run of the config needs.
+"""Delete the files below results/ that no run of the config needs.
 
-params.recipe   arguments of tpulm.release.untracked; targets; results, the folder or URL of the results
+params.recipe   arguments of tpulm.release.untracked; targets; results (folder or URL)
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ from tpulm.core.job import job
 with job(snakemake.log[0], "clean") as say:
     from tpulm.release.untracked import delete, leftovers, report
 
-    found = leftovers(snakemake.params.recipe)
-    report(found, say)
-    delete(found, Path(snakemake.params.recipe["results"]))
+    unneeded = leftovers(snakemake.params.recipe)
+    report(unneeded, say)
+    delete(unneeded, Path(snakemake.params.recipe["results"]))
     say("deleted")

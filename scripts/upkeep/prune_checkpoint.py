@@ -1,7 +1,7 @@
 """Delete the arrays of a checkpoint that keep_checkpoints does not keep; its history and evaluation stay.
 
-input.following   state.json of the next checkpoint, which is whole; its URL where results go to a bucket
-output            JSON: step, which files were deleted
+input.following   state.json of the next checkpoint, which is complete; a URL, if results are in a bucket
+output            JSON: step; deleted (names of files)
 """
 
 from pathlib import Path

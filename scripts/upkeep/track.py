@@ -1,6 +1,6 @@
-"""Pass the metrics of every run that has been trained on to the trackers of the config, from the first step on.
+"""Send the metrics of every trained run to the trackers of the config, from the first step on.
 
-params.recipe   what tpulm.workflow.trackers takes
+params.recipe   see tpulm.workflow.trackers
 """
 
 from tpulm.core.errors import UserError

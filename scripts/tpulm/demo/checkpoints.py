@@ -1,4 +1,4 @@
-"""Models as they were at a checkpoint, opened on one device by what the checkpoint says of its run.
+"""Open the model of a checkpoint on one device, with the recipe in the checkpoint.
 
 Needs tpulm.training.runtime.start first.
 """
@@ -21,24 +21,23 @@ from tpulm.specs.training_step import ModelSpec
 from tpulm.tokenization.conversion import convert
 from tpulm.tokenization.tokenizer import TextTokenizer
 
-# For any run. A prompt is one document: there is nothing to keep apart.
+# Settings for any run on one device. A prompt is one document, which needs no document masking.
 HERE = {"mesh": [1, 1], "layout": {}, "precision": "float32", "determinism": "bytes", "packing": "concat"}
 
 
 def recipe_and_weights(checkpoint: Path) -> tuple[dict, str]:
-    """Return the recipe of a checkpoint's segment, and its trained variables; after an early stop, the best ones."""
+    """Return the recipe of a checkpoint for one device, and the path of its weights; after early stopping, the best."""
     state = read_json(checkpoint / CHECKPOINT_FILES["state"])
-    return state["recipe"] | HERE, str(
-        checkpoint / CHECKPOINT_FILES["weights" if state["stopped_at"] is None else "best"]
-    )
+    weights = checkpoint / CHECKPOINT_FILES["weights" if state["stopped_at"] is None else "best"]
+    return state["recipe"] | HERE, str(weights)
 
 
 def open_masked(checkpoint: Path, results: Path) -> tuple[keras.Model, Sharded]:
-    """Return a masked model, of an architecture that JAX opens, and how it is sharded."""
+    """Return the masked model of a checkpoint, of an architecture that JAX opens, and its sharding."""
     recipe, weights = recipe_and_weights(checkpoint)
     manifest, arrays = read_json(results / "tfrecords" / MANIFEST), load_arrays(weights)
     pad, on_tensorflow = manifest["special_ids"]["pad"], any(variable.startswith("tf_") for variable in arrays)
-    if on_tensorflow:  # with the sizes that transformers has by default
+    if on_tensorflow:  # add the default sizes of transformers
         recipe |= {"model": config_recipe(exported_model(recipe["model"], "tensorflow"))}
     recipe |= {"vocabulary": {"size": manifest["vocab_size"], "pad": pad}}
     model, distribution = open_model(ModelSpec.of("mlm", str(checkpoint), recipe), masked_models)
@@ -51,9 +50,9 @@ def open_masked(checkpoint: Path, results: Path) -> tuple[keras.Model, Sharded]:
 
 
 def open_causal(checkpoint: Path, vocabulary: Path) -> keras_hub.models.CausalLM:
-    """Return a causal model.
+    """Return the causal model of a checkpoint.
 
-    vocabulary  that of a base model's run, or the preset folder that a finetuning run starts from
+    vocabulary  file of a base model's run, or the preset folder that a finetuning run starts from
     """
     recipe, weights = recipe_and_weights(checkpoint)
     if vocabulary.is_dir():

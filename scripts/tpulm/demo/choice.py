@@ -1,6 +1,6 @@
-"""What there is to type into: models, checkpoints of unfinished runs, models of tasks, and tokenizers.
+"""Find the models, checkpoints of unfinished runs, models of tasks, and tokenizers of the demo.
 
-Nothing is opened here, so that a page appears at once.
+A model is only opened at its first prompt, so that the page appears at once.
 """
 
 import csv
@@ -22,26 +22,27 @@ from tpulm.specs.masked_sizes import KINDS, opens
 
 Prompt = str | list  # a text; two texts; or the messages of a conversation
 Settings = Mapping[str, Any]  # length, temperature, top_p, seed, adapter
-Tell = Callable[[dict], bool]  # of a part of an answer; returns whether somebody still reads
-STEP = re.compile(r"(.+?)(?:/checkpoints)?/(\d+)")  # of a checkpoint
+Tell = Callable[[dict], bool]  # sends a part of an answer; returns whether the reader is still connected
+STEP = re.compile(r"(.+?)(?:/checkpoints)?/(\d+)")  # name of a run, and step of a checkpoint
 EXAMPLES = 5
 
 
 class Answers(Protocol):
-    """What is open."""
+    """An open model or tokenizer."""
 
     def answer(self, prompt: Prompt, settings: Settings, tell: Tell) -> None:
-        """Send the answer to a prompt. Raises UserError for what it does not take."""
+        """Send the answer to a prompt. Raises UserError for an invalid prompt."""
 
 
 @dataclass
 class Choice:
-    """One of those that there are.
+    """A model or tokenizer that can be opened.
 
-    kinds    masked, causal, chat (conversations), labels, tokens: by what it takes
-    opening  opens it; needs tpulm.training.runtime.start first
-    adapter  whether it has one, whose strength can be set
-    texts    how many it takes at once; examples  of them
+    kinds     kinds of prompts: masked, causal, chat (conversations), labels, tokens
+    opening   opens it; needs tpulm.training.runtime.start first
+    adapter   whether it has an adapter, whose strength can be set
+    texts     number of texts of a prompt
+    examples  example prompts
     """
 
     kinds: tuple[str, ...]
@@ -52,15 +53,18 @@ class Choice:
 
     @cached_property
     def opened(self) -> Answers:
-        """What is open from the first prompt on."""
+        """The open model, which is opened at the first access."""
         return self.opening()
 
 
 @dataclass
 class Choices:
-    """All of them by name; the places that they are from, with their configs; why others were left out, by name.
+    """All choices.
 
-    owners  the place whose names need no place before them
+    named     choices by name
+    places    config of each folder of results
+    left_out  error of each model that cannot be opened, by name
+    owners    folder of results of each name without prefix
     """
 
     named: dict[str, Choice] = field(default_factory=dict)
@@ -68,71 +72,72 @@ class Choices:
     left_out: dict[str, UserError] = field(default_factory=dict)
     owners: dict[str, Path] = field(default_factory=dict)
 
-    def add(self, place: Path, config: Mapping, found: Mapping[str, Choice]) -> None:
-        """Add those of a place, with the place where the name is taken."""
+    def add(self, place: Path, config: Mapping, choices: Mapping[str, Choice]) -> None:
+        """Add the choices of a folder of results; a name that another folder has gets the folder as prefix."""
         self.places[place] = config
-        for name, choice in found.items():
+        for name, choice in choices.items():
             if self.owners.setdefault(name, place) == place:
                 self.named[name] = choice
             else:
                 self.named[f"{place}: {name}"] = choice
 
 
-def choices(asked: list[str], configfile: list[Path] | None, results: Path | None) -> Choices:
-    """Return the models that a person names, with their tasks and tokenizers; without names, all that there are.
+def choices(named_models: list[str], configfile: list[Path] | None, results: Path | None) -> Choices:
+    """Return the named models with their tasks and tokenizers; without names, all of the results.
 
-    asked  RUN, STAGE/RUN, the key of the config or a folder; behind it /STEP for a checkpoint. Of a run that has not
-           finished, it is the newest one
+    named_models  RUN, STAGE/RUN, a config key or a folder, each with /STEP for a checkpoint; by default, an unfinished
+                  run stands for its newest checkpoint
 
-    Raises UserError where there are none.
+    Raises UserError if there are none.
     """
-    found = Choices()
+    selection = Choices()
     shared: dict[Path, list] = {}
-    for place, config, run, step in places_of(asked, configfile, results):
-        found.places[place] = config
-        if not run:  # no model, but maybe tokenizers
+    for place, config, run, step in places_of(named_models, configfile, results):
+        selection.places[place] = config
+        if not run:  # tokenizers only
             continue
         try:
-            there = finished_models.models(place) if step is None else list(finished_models.begun(place))
-            stage, name = finished_models.choose_model(run, there, place)
+            models = finished_models.models(place) if step is None else list(finished_models.begun(place))
+            stage, name = finished_models.choose_model(run, models, place)
             if step is None:
                 model = of_model(stage, folders_of(stage, name, place, config), shared)
                 tasks = of_tasks(place, name) if stage == "mlm" else {}
-                found.add(place, config, {f"{stage}/{name}": model} | tasks)
+                selection.add(place, config, {f"{stage}/{name}": model} | tasks)
             else:
                 checkpoint = of_checkpoint(place, stage, name, step, config)
-                found.add(place, config, {f"{stage}/{name}/{step}": checkpoint})
+                selection.add(place, config, {f"{stage}/{name}/{step}": checkpoint})
         except UserError as error:
-            found.left_out[run if step is None else f"{run}/{step}"] = error
-    if asked and not found.named:
-        raise next(iter(found.left_out.values()))
-    for place, config in list(found.places.items()):
-        found.add(place, config, of_tokenizers(place))
-    if not found.named:
-        raise next(iter(found.left_out.values()), None) or UserError(
-            f"there is nothing to type into in {', '.join(map(str, found.places))}."
+            selection.left_out[run if step is None else f"{run}/{step}"] = error
+    if named_models and not selection.named:
+        raise next(iter(selection.left_out.values()))
+    for place, config in list(selection.places.items()):
+        selection.add(place, config, of_tokenizers(place))
+    if not selection.named:
+        raise next(iter(selection.left_out.values()), None) or UserError(
+            f"there is nothing to type into in {', '.join(map(str, selection.places))}."
         )
-    return found
+    return selection
 
 
 def places_of(
-    asked: list[str], configfile: list[Path] | None, results: Path | None
+    named_models: list[str], configfile: list[Path] | None, results: Path | None
 ) -> Iterator[tuple[Path, Mapping, str, int | None]]:
-    """Yield of each model that is asked for its results, their config, its run, and its step if it is a checkpoint.
+    """Yield folder of results, config, run and checkpoint step (None for a finished model) of each named model.
 
-    Without names, of all finished models, and of the last checkpoint of each run that has not finished.
+    Without names, these are all finished models, and the last checkpoint of each unfinished run.
     """
-    for name in asked:
+    for name in named_models:
         name = name.rstrip("/")
         place, run, config = finished_models.place_of(name, configfile, results)
-        found = STEP.fullmatch(name)
-        if found and run not in (*finished_models.models(place), *finished_models.begun(place)):  # names may be numbers
-            place, run, config = finished_models.place_of(found[1], configfile, results)
+        checkpoint = STEP.fullmatch(name)
+        # The last part of a run's name may be a number, too.
+        if checkpoint and run not in (*finished_models.models(place), *finished_models.begun(place)):
+            place, run, config = finished_models.place_of(checkpoint[1], configfile, results)
         else:
-            found = None
-        step = int(found[2]) if found else None
+            checkpoint = None
+        step = int(checkpoint[2]) if checkpoint else None
         yield place, config, run, step if step is not None else unfinished(run, place)
-    if not asked:
+    if not named_models:
         place, config = finished_models.results_and_config(configfile, results)
         finished = finished_models.models(place)
         running = {run: step for run, step in finished_models.begun(place).items() if run not in finished}
@@ -141,7 +146,7 @@ def places_of(
 
 
 def unfinished(run: str, place: Path) -> int | None:
-    """Return the step of the last checkpoint of a run that a person names, where it has not finished."""
+    """Return the step of the last checkpoint of a named run; None for a finished or ambiguous one."""
     name, finished = finished_models.short_name(run), finished_models.models(place)
     steps = {
         model: step for model, step in finished_models.begun(place).items() if name in (model, model.partition("/")[2])
@@ -150,7 +155,7 @@ def unfinished(run: str, place: Path) -> int | None:
 
 
 def of_model(stage: str, folders: Folders, shared: dict[Path, list]) -> Choice:
-    """Return a finished model; shared  open causal models by their folders. Raises UserError for what JAX cannot."""
+    """Return a finished model; shared  open causal models by folder. Raises UserError if JAX cannot open it."""
     if stage == "mlm":
         if not opens(read_json(folders.model / "config.json")):
             raise UserError(f"{folders.model} opens in TensorFlow only; allowed here: models that JAX opens.")
@@ -159,7 +164,7 @@ def of_model(stage: str, folders: Folders, shared: dict[Path, list]) -> Choice:
 
 
 def of_checkpoint(place: Path, stage: str, name: str, step: int, config: Mapping) -> Choice:
-    """Return a model as it was at a checkpoint. Raises UserError where that is not there."""
+    """Return the model of a checkpoint. Raises UserError if the checkpoint is missing, or JAX cannot open it."""
     folder = place / stage / name
     steps = finished_models.complete_steps(folder)
     if step not in steps:
@@ -174,25 +179,25 @@ def of_checkpoint(place: Path, stage: str, name: str, step: int, config: Mapping
         if model["architecture"] not in KINDS:
             raise UserError(f"{checkpoint} opens in TensorFlow only; allowed here: models that JAX opens.")
         return Choice(("masked",), partial(masked, place / "tokenizer", checkpoint))
-    # Of a finetuned model the base that it starts from: adapters may have been merged since.
+    # A finetuned model starts from its base, because the exported model may have merged adapters.
     base = place / "base" / finished_models.base_of(name, place, config) / "preset" if stage == "finetune" else None
-    made = config.get("base", {}).get(name, {}) if stage == "base" else {}
-    asked = place / vocabulary_of(name, made) if "tokenizer" in made else None
-    vocabulary = asked if asked and asked.is_file() else vocabulary_in(folder)
+    base_recipe = config.get("base", {}).get(name, {}) if stage == "base" else {}
+    tokenizer = place / vocabulary_of(name, base_recipe) if "tokenizer" in base_recipe else None
+    vocabulary = tokenizer if tokenizer and tokenizer.is_file() else vocabulary_in(folder)
     folders = Folders(base or vocabulary, chat=finished_models.template_of(stage, place))
     return Choice(kinds_of(folders.chat), partial(causal, folders, {}, checkpoint))
 
 
 def kinds_of(chat: Path | None) -> tuple[str, ...]:
-    """Return the kinds of a causal model with a chat template, or without."""
+    """Return the kinds of prompts of a causal model; chat  its chat template, or None."""
     return ("causal", "chat") if chat else ("causal",)
 
 
 def of_tasks(place: Path, name: str) -> dict[str, Choice]:
-    """Return by name the models of tasks that were made of a masked model: the first of those that were scored."""
+    """Return the task models of a masked model by name: for each task, the first chain that was selected."""
     import pyarrow.parquet as pq
 
-    found = {}
+    choices_by_name = {}
     for chains in sorted((place / TASKS).glob(f"*/mlm/{name}/chains.csv")):
         with open(chains, encoding="utf-8") as file:
             scored = [row for row in csv.DictReader(file) if row["weights"] == PRETRAINED and row["selected"] == "True"]
@@ -205,26 +210,26 @@ def of_tasks(place: Path, name: str) -> dict[str, Choice]:
         file = pq.ParquetFile(task / "test.parquet")
         columns = [name for name in ("text", "text_pair") if name in file.schema_arrow.names]
         examples = [list(row.values()) for row in next(file.iter_batches(EXAMPLES, columns=columns)).to_pylist()]
-        found[f"{task.name}: mlm/{name}"] = Choice(
+        choices_by_name[f"{task.name}: mlm/{name}"] = Choice(
             ("labels",),
             partial(labels, place / "mlm" / name / "model", task, best, len(columns)),
             texts=len(columns),
             examples=examples,
         )
-    return found
+    return choices_by_name
 
 
 def of_tokenizers(place: Path) -> dict[str, Choice]:
-    """Return by name the tokenizer of masked models, those that it is compared with, and those of base models."""
-    own = {"tokenizer of masked models": place / "tokenizer"}
-    own |= {path.name: path for path in sorted((place / "tokenizer/compared").glob("*"))}
-    found = {name: path / "tokenizer.json" for name, path in own.items() if (path / "tokenizer.json").is_file()}
+    """Return by name the tokenizer of masked models, its compared tokenizers, and the vocabularies of base models."""
+    folders = {"tokenizer of masked models": place / "tokenizer"}
+    folders |= {path.name: path for path in sorted((place / "tokenizer/compared").glob("*"))}
+    paths = {name: path / "tokenizer.json" for name, path in folders.items() if (path / "tokenizer.json").is_file()}
     bases = (model for model in finished_models.models(place) if model.startswith("base/"))
-    found |= {f"vocabulary of {model}": place / model / "preset" for model in bases}
-    return {name: Choice(("tokens",), partial(tokens, path)) for name, path in found.items()}
+    paths |= {f"vocabulary of {model}": place / model / "preset" for model in bases}
+    return {name: Choice(("tokens",), partial(tokens, path)) for name, path in paths.items()}
 
 
-# What follows imports libraries that take seconds.
+# These functions import libraries only when they are called, because that takes seconds.
 
 
 def masked(folder: Path, checkpoint: Path | None = None) -> Answers:

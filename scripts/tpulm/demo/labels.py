@@ -1,4 +1,4 @@
-"""The model of a task, which predicts labels. Needs tpulm.training.runtime.start first."""
+"""Open the model of a task, which predicts labels. Needs tpulm.training.runtime.start first."""
 
 from pathlib import Path
 
@@ -18,17 +18,19 @@ from tpulm.specs.classification_heads import NUMBER
 from tpulm.training.jax_run import distributed
 from tpulm.training.task_run import encoder, task_step
 
-LIKELIEST = 5  # labels that are shown
+LIKELIEST = 5  # number of labels that are shown
 
 
 class Labels:
-    """The model of a task: of those that it was scored with, that of the first seed."""
+    """The model of a task in the demo."""
 
     def __init__(self, folder: Path, task: Path, best: Path, texts: int):
-        """Open it.
+        """Open the model. Raises UserError for weights of another model.
 
-        folder  of the model that was finetuned on the task; task  of the task, in results
-        best    the trained variables; texts  of an example. Raises UserError where they are another model's.
+        folder  of the masked model that was finetuned on the task
+        task    folder of the task in results
+        best    trained variables
+        texts   number of texts of an example
         """
         self.texts = texts
         described = read_json(task / "task.json")
@@ -39,7 +41,7 @@ class Labels:
         self.encode, self.labels, self.predict = encoder(folder, recipe), described["labels"], recipe["predict"]
 
     def answer(self, prompt: Prompt, settings: Settings, tell: Tell) -> None:
-        """Send the likeliest labels of one text, or two, with their probabilities; or a number."""
+        """Send the likeliest labels of one or two texts with their probabilities, or the predicted number."""
         texts = [prompt] if isinstance(prompt, str) else prompt
         if len(texts) != self.texts or not all(isinstance(text, str) and text.strip() for text in texts):
             raise UserError(f"this task takes {'one text' if self.texts == 1 else 'two texts'}.")

@@ -1,4 +1,4 @@
-"""A masked model that fills in masks, or scores a text without any. Needs tpulm.training.runtime.start first."""
+"""Open a masked model that fills in masks, or scores a text without any. Needs tpulm.training.runtime.start first."""
 
 import math
 from functools import cached_property
@@ -17,21 +17,21 @@ from tpulm.models.loading import FillMask
 from tpulm.models.sharding import Sharded
 from tpulm.records.masked_batches import masked_lm
 
-MASK = "[MASK]"  # as a prompt has it
-READ = 4096  # tokens at once
+MASK = "[MASK]"  # in prompts, whatever the tokenizer's own mask is
+READ = 4096  # tokens of a batch
 
 
 class Masked:
-    """A masked model."""
+    """A masked model of the demo."""
 
     def __init__(self, folder: Path, opened: tuple[keras.Model, Sharded] | None = None):
-        """Open it; see `FillMask`."""
+        """Open the model, see `FillMask`."""
         self.fill = FillMask(folder, opened)
         self.tokenizer = self.fill.tokenizer
         self.most = self.fill.model.backbone.max_sequence_length
 
     def answer(self, prompt: Prompt, settings: Settings, tell: Tell) -> None:
-        """Send the tokens of the prompt and what the model says for each mask; without a mask, its probabilities."""
+        """Send the tokens of the prompt, and the answers for each mask; without a mask, the probabilities of tokens."""
         if not isinstance(prompt, str):
             raise UserError("a masked model needs a text, with or without [MASK].")
         if MASK not in prompt:
@@ -45,11 +45,11 @@ class Masked:
 
     @cached_property
     def scorer(self) -> Scorer:
-        """What scores rows."""
+        """Scorer of the model."""
         return Scorer(self.fill.model, self.fill.sharded, masked_lm, READ, self.most)
 
     def score(self, text: str, tell: Tell) -> None:
-        """Send the tokens of a text, how probable each is, and the pseudo bits per byte, as evaluations have them."""
+        """Send the tokens of a text, their probabilities, and the pseudo bits per byte of evaluations."""
         (encoded,) = encode_passages(self.tokenizer, [Passage.of(text)])
         room = self.most - len(self.tokenizer.before) - len(self.tokenizer.after)
         if not 0 < len(encoded.ids) <= room:

@@ -1,4 +1,4 @@
-"""How a tokenizer cuts a text. Needs tpulm.training.runtime.start first, for vocabularies that only Keras opens."""
+"""Show the tokens of a text. Needs tpulm.training.runtime.start first, for vocabularies that only Keras opens."""
 
 from pathlib import Path
 
@@ -12,22 +12,22 @@ from tpulm.tokenization.tokenizer import SPACE, TextTokenizer
 
 
 def shown_of(tokenizer: TextTokenizer, encoding: Encoding) -> list[str]:
-    """Return the tokens of an encoding with spaces for what stands for them; those of bytes decoded one by one."""
+    """Return the readable tokens of an encoding: with real spaces, and tokens of bytes decoded one by one."""
     if tokenizer.byte_level:
         return list(map(tokenizer.shown, encoding.ids))
     return [token.replace(SPACE, " ") for token in encoding.tokens]
 
 
 class Tokens:
-    """A tokenizer."""
+    """A tokenizer of the demo."""
 
     def __init__(self, path: Path):
-        """Open it: of masked models a tokenizer.json, of a causal one its preset folder."""
+        """Open a tokenizer; path  tokenizer.json of masked models, or the preset folder of a causal model."""
         masked = path.with_name(TOKENIZER_FILES["special_tokens_map"])
         self.tokenizer = TextTokenizer(convert(path)) if path.is_dir() else TextTokenizer.load(path, masked)
 
     def answer(self, prompt: Prompt, settings: Settings, tell: Tell) -> None:
-        """Send the tokens of a text, their ids, which id is unknown, and how many words it has, between white space."""
+        """Send the tokens and ids of a text, the id of the unknown token, and the number of words."""
         if not isinstance(prompt, str):
             raise UserError("a tokenizer needs a text.")
         (encoding,) = self.tokenizer.encodings([prompt])

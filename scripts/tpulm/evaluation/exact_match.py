@@ -1,4 +1,4 @@
-"""Responses that a finetuned model generates to held-out prompts, compared with those of the text."""
+"""Score the responses that a finetuned model generates to held-out prompts, by exact match with those of the text."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,12 +12,12 @@ from tpulm.specs.artifacts import OF_RESPONSES, TEST
 from tpulm.specs.scores import BASE, RESPONSES
 from tpulm.tokenization.tokenizer import TextTokenizer, completion_mask
 
-LONGEST = 32  # tokens of a response: nobody expects longer ones word for word
-MARKS = 2  # tokens that begin and end a text, at most
+LONGEST = 32  # tokens of a response; longer ones are not expected word for word
+MARKS = 2  # most tokens that mark the ends of a text
 
 
 class Question(NamedTuple):
-    """A prompt, and the response that the text has to it; item  its name."""
+    """An item's name, its prompt, and the text's response to it."""
 
     item: str
     prompt: str
@@ -25,12 +25,12 @@ class Question(NamedTuple):
 
 
 def questions_of(items: Sequence[Item], tokenizer: TextTokenizer, characters: int, length: int) -> Iterator[Question]:
-    """Yield the questions of documents that end with a response of at most LONGEST tokens.
+    """Yield a question for each document that ends with a response of at most LONGEST tokens.
 
-    characters  that documents are cut at: those that have as many do not count
-    length      tokens of a document, at most
+    characters  length that documents are cut at; documents that reach it are left out
+    length      most tokens of a document
 
-    A response begins where its first token does, as in training: a space before it may belong to that token.
+    A response begins with its first token, as in training, which may include the space before it.
     """
     for item in items:
         (passage,) = item.passages
@@ -46,30 +46,30 @@ def questions_of(items: Sequence[Item], tokenizer: TextTokenizer, characters: in
 
 
 def span_of(passage: Passage, places: list[tuple[int, int]]) -> tuple[int, int]:
-    """Return the first token of the last response of a passage, and the one after its last token."""
+    """Return start and stop of the last response of a passage, as token indices; (0, 0) without tokens."""
     inside = np.flatnonzero(completion_mask(passage.text, places, [passage.scored[-1]])[1:-1])
     return (int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0)
 
 
 def generated(generate: Callable[[list[str]], list[str]], prompts: Sequence[str], size: int) -> list[str]:
-    """Return the generated response to each prompt, from batches of `size`."""
+    """Return the generated response to each prompt; `generate` gets batches of exactly `size` prompts."""
     filled = [*prompts, *[prompts[-1]] * (-len(prompts) % size)]
     batches = (filled[start : start + size] for start in range(0, len(filled), size))
     return [text for batch in batches for text in generate(batch)][: len(prompts)]
 
 
 def exact_match(text: str, questions: Sequence[Question], before: Sequence[str], after: Sequence[str]) -> Scored:
-    """Return the share of responses that are those of the text, but for the space around them.
+    """Return the share of responses equal to those of the text, apart from white space at the ends.
 
-    text           whose test split the questions are of
-    before, after  what the base model and the finetuned model generate
+    text           name of the text whose test split has the questions
+    before, after  responses of the base model and of the finetuned model
 
-    Beside them stands the response that is the most frequent one among the questions, given to all of them.
+    Baselines are the base model and the most frequent response of the questions.
     """
     wanted = [question.response.strip() for question in questions]
 
-    def right(said: Sequence[str]) -> np.ndarray:
-        return np.array([one.strip() == other for one, other in zip(said, wanted, strict=True)], np.float64)
+    def right(responses: Sequence[str]) -> np.ndarray:
+        return np.array([a.strip() == b for a, b in zip(responses, wanted, strict=True)], np.float64)
 
     ((frequent, _),) = Counter(wanted).most_common(1)
     return mean_score(

@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness (Gao et al. 2024): run, and their results as scores.
+"""Run tasks of lm-evaluation-harness (Gao et al. 2024), and turn their results into scores.
 
 Needs tpulm.training.runtime.start first.
 """
@@ -23,19 +23,20 @@ from tpulm.evaluation.overlap import count_in_training
 from tpulm.specs.harness_tasks import LOCAL, full_description, relocated
 from tpulm.specs.scores import Score
 
-# Metrics of one right answer among those that are given.
+# Metrics of multiple choice with one right answer.
 RIGHT_OR_WRONG = ("acc", "acc_norm")
-# A metric for which the harness asks for each answer once more, without the question.
+# A metric for which the harness scores each answer a second time, without the question.
 WITHOUT_CONTEXT = "acc_mutual_info"
 NOT_METRICS = ("name", "alias", "sample_len", "sample_count")
 
 
 def results_of(lm: LM, key: str, recipe: Mapping[str, Any], paths: Mapping[str, str], cache: str) -> dict[str, Any]:
-    """Return the results of a task as the harness gives them, samples among them.
+    """Return the results of a task, samples included, as `lm_eval.simple_evaluate` does.
 
-    key     how the config names the task; recipe  what it says: file or task and revision, examples, limit
-    paths   where the files of the examples are, by their names in the task's file
-    cache   folder for what the `datasets` library makes of them
+    key     config key of the task
+    recipe  file, or task and revision; examples, limit
+    paths   paths of the files of examples, by their names in the task's file
+    cache   folder for the `datasets` library
 
     Raises UserError for a task that the harness does not know, or that cannot be read.
     """
@@ -63,7 +64,7 @@ def results_of(lm: LM, key: str, recipe: Mapping[str, Any], paths: Mapping[str, 
 
 
 def pin(manager: TaskManager, key: str, name: str, revision: str | None) -> None:
-    """Have the data of a task of the harness read at a commit of the hub, and of those of a group.
+    """Pin the data of a task, or of the tasks of a group, to a commit of the hub.
 
     Raises UserError for a name that the harness does not know, and without a commit.
     """
@@ -76,9 +77,9 @@ def pin(manager: TaskManager, key: str, name: str, revision: str | None) -> None
         if (entry.cfg or {}).get("dataset_path") in LOCAL:
             continue
         if revision is None:
-            place = (entry.cfg or {}).get("dataset_path")
+            dataset = (entry.cfg or {}).get("dataset_path")
             raise UserError(
-                f"{key}.revision is missing; the examples of {entry.name} are {place} on the hub, which must be "
+                f"{key}.revision is missing; the examples of {entry.name} are {dataset} on the hub, which must be "
                 "pinned to a commit of 40 hexadecimal digits, so that they cannot change."
             )
     if revision is None:
@@ -88,7 +89,7 @@ def pin(manager: TaskManager, key: str, name: str, revision: str | None) -> None
 
 
 def members(manager: TaskManager, name: str) -> Iterator[Any]:
-    """Yield the entries of the harness's index that a name stands for: a task, or those of a group or tag."""
+    """Yield the harness's index entries of a task, or of all tasks of a group or tag."""
     entry = manager.task_index.get(name)
     if entry is None:
         return
@@ -99,78 +100,80 @@ def members(manager: TaskManager, name: str) -> Iterator[Any]:
     else:
         yield entry
         return
-    for other in names:
-        yield from members(manager, other)
+    for member in names:
+        yield from members(manager, member)
 
 
 class Silent(LM):
-    """A model that answers every question with nothing: to have the items of a task without a model."""
+    """A model with constant answers, for the items of a task without a real model."""
 
     def loglikelihood(self, requests: list) -> list[tuple[float, bool]]:
-        """Return the same for every answer."""
+        """Return the same result for every answer."""
         return [(-1.0, False)] * len(requests)
 
     def loglikelihood_rolling(self, requests: list) -> list[float]:
-        """Return the same for every text."""
+        """Return the same result for every text."""
         return [-1.0] * len(requests)
 
     def generate_until(self, requests: list) -> list[str]:
-        """Return no text."""
+        """Return an empty text for every request."""
         return [""] * len(requests)
 
 
 def items_of(results: Mapping[str, Any]) -> dict[str, str]:
-    """Return the text of each item of a task: all strings of its row, not what is asked about it."""
-    rows = {item_of(own, one): one["doc"] for own, samples in sorted(results["samples"].items()) for one in samples}
+    """Return the text of each item of a task by its name: all strings of its row, without the prompt of the task."""
+    samples_by_task = sorted(results["samples"].items())
+    rows = {item_of(task, sample): sample["doc"] for task, samples in samples_by_task for sample in samples}
     return {item: "\n".join(strings(row)) for item, row in rows.items()}
 
 
 def item_of(task: str, sample: Mapping) -> str:
-    """Return the name of an item, the same for every model."""
+    """Return the name of an item, TASK/DOC_ID, the same for every model."""
     return f"{task}/{sample['doc_id']}"
 
 
 def strings(value: object) -> Iterator[str]:
-    """Yield every string in a value that JSON can hold, of mappings the values only."""
+    """Yield every string in a JSON value, keys of mappings excluded."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            yield from strings(one)
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from strings(inner)
 
 
 def harness_scores(
     name: str, task: str | None, results: Mapping[str, Any], in_training: Collection[str] | None = None
 ) -> list[Scored]:
-    """Return the scores of a task, one a metric, each with its values by item.
+    """Return the score of each metric of a task, with its values by item.
 
-    name     of the task in the config; task  in the harness, None for one of the user
-    results  as `results_of` returns them
-    in_training  items in the text that the model was trained on, see `items_in_training`
+    name         name of the task in the config
+    task         name in the harness, None for a task of the user
+    results      from `results_of`
+    in_training  items in the training text, see `items_in_training`
 
-    A group is one row a metric, over the items of all its tasks. A metric that is no mean over items, such as a
-    perplexity, has neither interval nor items.
+    A group has one score for each metric, over the items of all its tasks. A metric that is no mean over items, such as
+    a perplexity, has no interval and no values by item.
     """
     tasks = sorted(results["samples"])
     total = results["results"].get(task, results["results"][tasks[0]])
-    if len(tasks) > 1 and not (task in results["results"] and metrics(total)):  # of tasks that are not added up
+    if len(tasks) > 1 and not (task in results["results"] and metrics(total)):  # tasks without a common score
         return [
-            one
-            for own in tasks
-            for one in harness_scores(f"{name}: {own}", own, results_of_task(results, own), in_training)
+            scored
+            for member in tasks
+            for scored in harness_scores(f"{name}: {member}", member, results_of_task(results, member), in_training)
         ]
     shots = results["n-shot"].get(tasks[0]) or 0
     on = f"{name}, {shots} example{'' if shots == 1 else 's'} shown"
-    found: list[Scored] = []
+    scores: list[Scored] = []
     for label, value in metrics(total).items():
         metric, _, chosen = label.partition(",")
         samples = {
-            item_of(own, sample): sample
-            for own in tasks
-            for sample in results["samples"][own]
+            item_of(member, sample): sample
+            for member in tasks
+            for sample in results["samples"][member]
             if sample["filter"] == chosen and metric in sample
         }
-        called = metric if chosen == "none" else f"{metric} ({chosen})"
+        metric_name = metric if chosen == "none" else f"{metric} ({chosen})"
         if is_mean([sample[metric] for sample in samples.values()], value):
             chance, baselines = guesses(results, tasks, metric, list(samples.values()))
             score, items = mean_score(
@@ -178,7 +181,7 @@ def harness_scores(
                 np.array([sample[metric] for sample in samples.values()], np.float64),
                 baselines,
                 group="harness",
-                metric=called,
+                metric=metric_name,
                 set=name,
                 on=on,
                 higher_is_better=higher_is_better(results, tasks, metric),
@@ -186,60 +189,60 @@ def harness_scores(
             )
         else:
             better = higher_is_better(results, tasks, metric)
-            score, items = Score("harness", called, on, value, None, None, better, len(samples), set=name), {}
-        found.append((replace(score, in_training_text=count_in_training(samples, in_training)), items))
-    return found
+            score, items = Score("harness", metric_name, on, value, None, None, better, len(samples), set=name), {}
+        scores.append((replace(score, in_training_text=count_in_training(samples, in_training)), items))
+    return scores
 
 
 def higher_is_better(results: Mapping, tasks: list[str], metric: str) -> bool:
-    """Return the direction of a metric, as the tasks say it."""
+    """Return whether higher is better, which holds unless a task says otherwise."""
     return all(results["higher_is_better"].get(task, {}).get(metric) is not False for task in tasks)
 
 
 def metrics(total: Mapping[str, Any]) -> dict[str, float]:
-    """Return the metrics of a task or group by METRIC,FILTER: numbers, and not their errors.
+    """Return the metrics of a task or group by METRIC,FILTER, without standard errors.
 
-    Raises UserError for one that is no finite number.
+    Raises UserError for a metric that is no finite number.
     """
-    found = {}
+    values = {}
     for label, value in total.items():
         name = label.partition(",")[0]
         if name not in NOT_METRICS and not name.endswith("_stderr") and isinstance(value, int | float | np.number):
             if not math.isfinite(value):
-                what = f"{label.partition(',')[0]} of {total.get('alias', 'a task')}"
+                what = f"{name} of {total.get('alias', 'a task')}"
                 raise UserError(
                     f"evaluation.harness: {what} is {value}; allowed: finite numbers. The model is too weak for this "
                     "metric: train it for longer, or remove the metric."
                 )
-            found[label] = float(value)
-    return found
+            values[label] = float(value)
+    return values
 
 
 def results_of_task(results: Mapping[str, Any], task: str) -> dict[str, Any]:
-    """Return the results of one of several tasks."""
+    """Return the part of results that is of one task."""
     return dict(results) | {"samples": {task: results["samples"][task]}, "results": {task: results["results"][task]}}
 
 
 def is_mean(values: list, value: float) -> bool:
-    """Return whether a metric is the mean of its items' values."""
-    if not values or not all(isinstance(one, int | float | np.number) for one in values):
+    """Return whether a metric is the mean of the values of its items, which must be numbers."""
+    if not values or not all(isinstance(item_value, int | float | np.number) for item_value in values):
         return False
     return math.isclose(math.fsum(map(float, values)) / len(values), value, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def guesses(results: Mapping, tasks: list[str], metric: str, samples: list[Mapping]) -> tuple[float | None, dict]:
-    """Return the chance of a guess among given answers, and by item whether the commonest one is right; else nothing.
+    """Return the chance of a guess, and as baseline by item whether the commonest answer is right; None, {} without.
 
-    Only where an item is right or wrong. Where every right answer is of the same number, or each has words of its own,
-    none is the commonest: the order of the answers says which is right, and no model reads it.
+    Both need multiple choice with items that are right or wrong. The baseline also needs answers that recur: more than
+    one target, and no more targets than answers of an item.
     """
-    choices = all(results["configs"][task]["output_type"] == "multiple_choice" for task in tasks)
-    if not choices or metric not in RIGHT_OR_WRONG or any(sample[metric] not in (0, 1) for sample in samples):
+    multiple_choice = all(results["configs"][task]["output_type"] == "multiple_choice" for task in tasks)
+    if not multiple_choice or metric not in RIGHT_OR_WRONG or any(sample[metric] not in (0, 1) for sample in samples):
         return None, {}
-    given = [len(sample["arguments"]) // (2 if WITHOUT_CONTEXT in sample else 1) for sample in samples]
-    chance = math.fsum(1 / number for number in given) / len(samples)
+    choice_counts = [len(sample["arguments"]) // (2 if WITHOUT_CONTEXT in sample else 1) for sample in samples]
+    chance = math.fsum(1 / count for count in choice_counts) / len(samples)
     targets = Counter(str(sample["target"]) for sample in samples)
-    if not 1 < len(targets) <= max(given):
+    if not 1 < len(targets) <= max(choice_counts):
         return chance, {}
     ((commonest, _),) = targets.most_common(1)
     right = [str(sample["target"]) == commonest for sample in samples]

@@ -1,4 +1,4 @@
-"""Scores that are means over items, with intervals by the bootstrap (Efron 1979), and their files."""
+"""Compute scores that are means over items, with bootstrap intervals (Efron 1979), and write them to files."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,25 +15,26 @@ from tpulm.specs.scores import FEWEST, Score, write_scores
 RESAMPLES = 1000
 LIMITS = (2.5, 97.5)  # percentiles
 NORMAL = 1.959964  # of the normal distribution, for the same limits
-AT_ONCE = 1 << 24  # numbers of items that are drawn together
+AT_ONCE = 1 << 24  # counts that are drawn together, to bound memory
 COLUMNS = pa.schema([("score", pa.string()), ("item", pa.string()), ("value", pa.float64())])
 Limits = tuple[float, float] | tuple[None, None]
 Scored = tuple[Score, Mapping[str, float]]  # a score and its value by item, empty where it is no mean over items
 
 
 def interval(values: np.ndarray, weights: np.ndarray | None = None) -> Limits:
-    """Return the limits of the 95 % percentile interval of a weighted mean, items drawn with replacement.
+    """Return the 95 % percentile interval of a weighted mean, items drawn with replacement; None below FEWEST items.
 
-    values   float64 [items]; weights  of that shape, such as bytes; 1 by default
+    values   float64 [items]
+    weights  float64 [items], such as bytes; 1 by default
 
-    None where they are fewer than FEWEST. Where all items are right, or all wrong, so is every resample, and the limits
-    are those of Wilson's interval for a share (1927). The same items in the same order give the same interval.
+    If all values are 0, or all are 1, resamples do not differ: then the interval is that of Wilson (1927) for a share.
+    Equal items in equal order have the same interval.
     """
     if len(values) < FEWEST:
         return None, None
     if weights is None and values[0] in (0, 1) and np.all(values == values[0]):
-        away = NORMAL**2 / (len(values) + NORMAL**2)
-        return (1 - away, 1.0) if values[0] else (0.0, away)
+        margin = NORMAL**2 / (len(values) + NORMAL**2)
+        return (1 - margin, 1.0) if values[0] else (0.0, margin)
     weights = np.ones(len(values)) if weights is None else weights
     random, means = generator("intervals", len(values)), []
     rows = max(1, AT_ONCE // len(values))
@@ -52,28 +53,30 @@ def mean_score(
     weights: np.ndarray | None = None,
     **fields: Any,
 ) -> Scored:
-    """Return the weighted mean of the values of items as a score, with its interval, and what each item adds to it.
+    """Return the weighted mean over items as a score with its interval, and the weighted value of each item.
 
-    values     float64 [items]; baselines  the values of other models on the same items, by their names
+    values     float64 [items]
+    baselines  float64 [items] of other models, by name
     weights    float64 [items], such as bytes; 1 by default
-    fields     the other fields of the score
+    fields     other fields of the score
     """
     shares = np.ones(len(items)) if weights is None else weights / weights.mean()
     low, high = interval(values, weights)
-    added = values * shares
-    means = {name: float(np.mean(own * shares)) for name, own in baselines.items()}
-    score = Score(value=float(added.mean()), low=low, high=high, items=len(items), baselines=means, **fields)
-    return score, dict(zip(items, added.tolist(), strict=True))
+    contributions = values * shares
+    means = {name: float(np.mean(baseline_values * shares)) for name, baseline_values in baselines.items()}
+    score = Score(value=float(contributions.mean()), low=low, high=high, items=len(items), baselines=means, **fields)
+    return score, dict(zip(items, contributions.tolist(), strict=True))
 
 
 def write_scored(
     output: Mapping, model: Mapping, kind: str, scored: Iterable[Scored], say: Callable[[str], None]
 ) -> None:
-    """Write the scores of a model, and their values by item as Parquet: score, item, value.
+    """Write the scores of a model as JSON, and their values by item as Parquet: score, item, value.
 
-    output  scores, by_item
-    model   its path and, of a checkpoint, step; kind  masked or causal
-    say     says those that lead
+    output  paths: scores, by_item
+    model   path; step of a checkpoint
+    kind    masked or causal
+    say     logs the leading scores
     """
     scored = [(replace(score, step=model.get("step")), values) for score, values in scored]
     values_by_item = ((score.name, *value) for score, values in scored for value in values.items())

@@ -1,4 +1,4 @@
-"""Score texts with a model on JAX. Needs tpulm.training.runtime.start first."""
+"""Score rows and texts with a model on JAX. Needs tpulm.training.runtime.start first."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -16,12 +16,13 @@ from tpulm.training.device_batches import AHEAD, on_devices
 
 
 class Scorer:
-    """Scores rows; compiled once for each shape, whatever the model's variables hold later."""
+    """Scores rows of tokens; compiled once for each shape, and valid for later values of the model's variables."""
 
     def __init__(self, model: keras.Model, distribution: Sharded, task: Callable, tokens: int, longest: int):
-        """Take a model, how it is sharded, and what it predicts (of `tpulm.training.train_step`).
+        """Take a model, its sharding, and the function of `tpulm.training.train_step` that prepares its batches.
 
-        tokens  that it reads at once; longest  of a row, at most
+        tokens   about so many in a batch
+        longest  limit of a row, in tokens
         """
         self.model, self.sharding = model, batch_sharding(distribution)
         self.shapes = tokens, longest, distribution.num_model_replicas
@@ -34,29 +35,29 @@ class Scorer:
         self.measure = jax.jit(measure, out_shardings=self.sharding)
 
     def __call__(self, rows: Iterable[Row], texts: int) -> np.ndarray:
-        """Return the negative log-likelihood of each of so many texts, by their rows: nats, float64 [texts]."""
+        """Return the negative log-likelihood of each text in nats, float64 [texts]; texts  their number."""
         return sum_by_text(((batch, costs) for batch, costs, _ in self.measured(batched(rows, *self.shapes))), texts)
 
     def measured(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, np.ndarray, np.ndarray]]:
-        """Yield each batch with the cost of each row, and whether all of its scored tokens are the likeliest ones."""
+        """Yield each batch with the nats of each row, and whether all scored tokens of the row are the likeliest."""
         variables = self.model.trainable_variables, self.model.non_trainable_variables
-        trainable, frozen = ([variable.value for variable in part] for part in variables)
-        waiting: list[tuple[Batch, tuple[jax.Array, jax.Array]]] = []
+        trainable, frozen = ([variable.value for variable in group] for group in variables)
+        pending: list[tuple[Batch, tuple[jax.Array, jax.Array]]] = []
         for batch in batches:
             size = len(batch.texts)
             arrays = {
                 name: on_devices(array, self.sharding, slice(0, size), size) for name, array in batch.arrays.items()
             }
-            waiting.append((batch, self.measure(trainable, frozen, arrays)))
-            if len(waiting) > AHEAD:  # batches that wait take memory
-                done, (costs, likeliest) = waiting.pop(0)
-                yield done, np.asarray(costs), np.asarray(likeliest)
-        for done, (costs, likeliest) in waiting:
-            yield done, np.asarray(costs), np.asarray(likeliest)
+            pending.append((batch, self.measure(trainable, frozen, arrays)))
+            if len(pending) > AHEAD:  # pending batches take memory
+                finished, (costs, likeliest) = pending.pop(0)
+                yield finished, np.asarray(costs), np.asarray(likeliest)
+        for finished, (costs, likeliest) in pending:
+            yield finished, np.asarray(costs), np.asarray(likeliest)
 
 
 class CausalScorer:
-    """Scores the same texts each time it is called, with the values that the model's variables hold then."""
+    """Scores the same texts at each call, with the current values of the model's variables."""
 
     def __init__(
         self,
@@ -66,9 +67,9 @@ class CausalScorer:
         tokenizer: TextTokenizer,
         texts: Sequence[Passage],
     ):
-        """Take a model, how it is sharded, what its run says of it, its tokenizer, and texts.
+        """Take a model, its sharding, its tokenizer, and texts.
 
-        recipe  sequence_length; batch_size and microbatches, which say what fits into memory
+        recipe  sequence_length; batch_size and microbatches, which limit the tokens in memory
         """
         self.tokenizer, self.texts, self.encoded = tokenizer, texts, encode_passages(tokenizer, texts)
         self.length = recipe["sequence_length"]
@@ -76,6 +77,6 @@ class CausalScorer:
         self.score = Scorer(model, distribution, causal_lm, tokens, self.length)
 
     def __call__(self) -> dict[Passage, float]:
-        """Return the negative log-likelihood of each text, nats."""
+        """Return the negative log-likelihood of each text in nats."""
         rows = causal_rows(self.encoded, self.tokenizer, self.length)
         return costs_of(self.texts, self.encoded, self.score(rows, len(self.texts)))

@@ -1,4 +1,4 @@
-"""Items that models are scored on: held-out documents, drawn by a seed, and pairs of sentences, as rows of a table."""
+"""Draw, read and write the items that models are scored on: held-out documents and pairs of sentences."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,14 +20,14 @@ COLUMNS = pa.schema(
 
 
 class Passage(NamedTuple):
-    """A text, and the characters of it that are scored, given what is before each: spans of (start, stop)."""
+    """A text, and the spans (start, stop) of its characters that are scored."""
 
     text: str
     scored: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, text: str, spans: Iterable[Mapping[str, int]] | None = None) -> "Passage":
-        """Return a text with its spans, each with `start` and `stop`; without any, all of the text is scored."""
+        """Return a text with spans, each with `start` and `stop`; None scores all of the text."""
         if spans is None:
             return cls(text, ((0, len(text)),))
         return cls(text, tuple((span["start"], span["stop"]) for span in spans))
@@ -39,7 +39,7 @@ class Passage(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """How many bytes of UTF-8 are scored."""
+        """Number of bytes of UTF-8 that are scored."""
         return sum(len(self.text[start:stop].encode()) for start, stop in self.scored)
 
     @property
@@ -48,16 +48,18 @@ class Passage(NamedTuple):
         return {"text": self.text, "scored": [{"start": start, "stop": stop} for start, stop in self.scored]}
 
     def beginning(self, characters: int) -> "Passage":
-        """Return the first characters, with what of the spans is among them."""
-        kept = [(start, min(stop, characters)) for start, stop in self.scored if start < characters]
-        return Passage(self.text[:characters], tuple(kept))
+        """Return the passage cut after `characters`, spans included."""
+        spans = [(start, min(stop, characters)) for start, stop in self.scored if start < characters]
+        return Passage(self.text[:characters], tuple(spans))
 
 
 class Item(NamedTuple):
-    """A document, which has one passage, or a pair, which has two: the good sentence and the bad one.
+    """A document with one passage, or a pair with two: the good sentence and the bad one.
 
-    set    name of a text or of a set of pairs; item  its name within the set
-    split  of a document, "" for a pair; kind  what a pair is about, "" for a document
+    set    name of the text, or of the set of pairs
+    split  of a document, "" for a pair
+    kind   phenomenon of a pair, "" for a document
+    item   name within the set
     """
 
     set: str
@@ -68,17 +70,17 @@ class Item(NamedTuple):
 
     @property
     def part(self) -> str:
-        """The part of its set that it is scored with: `corpus test`, or all pairs."""
+        """Set and split that it is scored with, such as `corpus test`; for pairs, the set."""
         return f"{self.set} {self.split}".strip()
 
     @property
     def whole(self) -> "Item":
-        """The same with all of each text scored, as models are that are trained on all tokens."""
+        """The item with all of each text scored, for models that are trained on all tokens."""
         return self._replace(passages=tuple(Passage.of(passage.text) for passage in self.passages))
 
 
 def write_items(path: str | Path, items: Iterable[Item]) -> int:
-    """Write items as Parquet. Returns how many there are."""
+    """Write items as Parquet; return their number."""
     rows = [item._asdict() | {"passages": [passage.row for passage in item.passages]} for item in items]
     with atomic_write(path) as partial:
         pq.write_table(pa.Table.from_pylist(rows, COLUMNS), partial, compression="zstd")
@@ -86,21 +88,20 @@ def write_items(path: str | Path, items: Iterable[Item]) -> int:
 
 
 def read_items(path: str | Path) -> list[Item]:
-    """Return the items of a file. Raises UserError when it is damaged."""
+    """Return the items of a Parquet file. Raises UserError for a damaged file."""
     with whole(str(path)):
         rows = pq.read_table(path).to_pylist()
     return [
-        Item(**row | {"passages": tuple(Passage.of(one["text"], one["scored"]) for one in row["passages"])})
+        Item(**row | {"passages": tuple(Passage.of(entry["text"], entry["scored"]) for entry in row["passages"])})
         for row in rows
     ]
 
 
 def draw(collection: str, files: Mapping[str, Sequence[str]], recipe: Mapping) -> Iterator[Item]:
-    """Yield documents of a text, those of each held-out split in the order in which they were drawn.
+    """Yield documents of each held-out split of a text in the order of a seeded draw, smaller draws first.
 
-    files   of each held-out split
-    recipe  documents of each, so that the first of them are those of a smaller number; characters of a document, seed;
-            responses, where these are scored
+    files   Parquet files of each split
+    recipe  documents (of each split), characters (of each document), seed, responses (whether only these are scored)
     """
     for number, split in enumerate(HELD_OUT):
         total = sum(map(count_documents, files[split]))
@@ -109,12 +110,12 @@ def draw(collection: str, files: Mapping[str, Sequence[str]], recipe: Mapping) -
         spans = read_in_order(files[split], rows, RESPONSES.name) if recipe.get("responses") else [None] * len(rows)
         for row, text, responses in zip(rows, texts, spans, strict=True):
             passage = Passage.of(text, responses).beginning(recipe["characters"])
-            if passage.bytes:  # where a response begins later, nothing is scored
+            if passage.bytes:  # 0 if its responses begin after the cut
                 yield Item(collection, split, "", f"{collection}/{split}/{row}", (passage,))
 
 
 def read_in_order(files: Sequence[str], rows: np.ndarray, column: str) -> list:
-    """Return the values of a column of documents with these numbers, in this order."""
+    """Return the values of a column in these rows of the files, in the order of `rows`."""
     order = np.argsort(rows)
     values = [value for batch in read_column(files, rows[order], column=column) for value in batch.to_pylist()]
     return [values[place] for place in np.argsort(order)]

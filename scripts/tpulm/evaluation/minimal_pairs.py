@@ -1,4 +1,4 @@
-"""Minimal pairs: sentences of which a model should find the good one likelier (BLiMP; Warstadt et al. 2020)."""
+"""Read minimal pairs: a model should find the good sentence likelier than the bad one (BLiMP; Warstadt et al. 2020)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,16 +13,16 @@ SENTENCES = ("sentence_good", "sentence_bad")
 
 
 class PairForm(Form):
-    """How rows become pairs: of the columns of BLiMP, and the one that says what a pair is about."""
+    """The form of rows with the columns of BLiMP and one that names the phenomenon."""
 
     def __post_init__(self) -> None:
-        """Name the columns, each with the key of the config that names it."""
+        """Set the columns: the config key that names each, by its name."""
         self.templates: list = []
         phenomenon = self.recipe["phenomenon"]
         self.columns = {name: name for name in SENTENCES} | {phenomenon: "phenomenon"}
 
     def document(self, place: object, values: Sequence[object]) -> Any:
-        """Return good and bad sentence and phenomenon of a row. Raises UserError for what is no text."""
+        """Return good sentence, bad sentence and phenomenon of a row. Raises UserError for a value that is no text."""
         for name, value in zip(self.columns, values, strict=True):
             if not isinstance(value, str) or not value.strip():
                 raise UserError(f"{place}: {name} ({self.where}) holds {value!r}; allowed: text.")
@@ -30,32 +30,30 @@ class PairForm(Form):
 
 
 def fetch_pairs(name: str, recipe: Mapping, files: Sequence[str]) -> Iterator[Item]:
-    """Yield the pairs of a set that the config names, from its files or from a dataset of the hub.
-
-    name  of the set; recipe  what the config says of it
+    """Yield the pairs of a set of the config, from its files or from a dataset of the hub.
 
     Raises UserError for what cannot be read, and for a set without pairs.
     """
-    where, found = f"evaluation.pairs.sets.{name}", 0
+    where, count = f"evaluation.pairs.sets.{name}", 0
     form = PairForm(where, recipe)
     rows: Any = read_dataset(where, recipe, form) if "dataset" in recipe else read_files(files, "line", form)
     for batch in rows:
         for good, bad, phenomenon in batch:
-            yield Item(name, "", phenomenon, str(found), (Passage.of(good), Passage.of(bad)))
-            found += 1
-    if not found:
+            yield Item(name, "", phenomenon, str(count), (Passage.of(good), Passage.of(bad)))
+            count += 1
+    if not count:
         raise UserError(f"{where} has no pairs; allowed: rows with {', '.join(form.columns)}.")
 
 
 def read_dataset(where: str, recipe: Mapping, form: Form) -> Iterator:
-    """Yield the rows of a dataset, of all its configurations unless the recipe names one, in batches."""
+    """Yield batches of rows of a dataset: of the configuration that the recipe names, or of all of them."""
     for name in [recipe["name"]] if "name" in recipe else configurations(where, recipe):
-        own = {**recipe, "name": name, "splits": {"train": recipe["split"]}}
-        yield from read_hub(load_hub(where, own, form), recipe["dataset"], form)
+        dataset_recipe = {**recipe, "name": name, "splits": {"train": recipe["split"]}}
+        yield from read_hub(load_hub(where, dataset_recipe, form), recipe["dataset"], form)
 
 
 def configurations(where: str, recipe: Mapping) -> list[str]:
-    """Return the names of the configurations of a dataset. Raises UserError where it is not to be had."""
+    """Return the names of a dataset's configurations. Raises UserError if they cannot be fetched."""
     datasets = import_datasets()
     try:
         return datasets.get_dataset_config_names(recipe["dataset"], revision=recipe.get("revision"))

@@ -1,4 +1,4 @@
-"""Items of an evaluation that share a word n-gram with training documents, as tpulm.corpus.decontamination has them."""
+"""Find items of an evaluation that share a word n-gram of tpulm.corpus.decontamination with training documents."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,33 +12,33 @@ from tpulm.corpus.decontamination import contained, hash_ngrams, hash_words, ngr
 def find_overlap(
     sets: Mapping[str, tuple[Sequence[str], Sequence[str]]], training: Iterable[Sequence[str]], n: int
 ) -> dict[str, list[str]]:
-    """Return the items of each set that share a word n-gram with a training document, by the name of the set.
+    """Return the items that share a word n-gram with a training document, by the name of their set.
 
-    sets      by name: the items and their texts
-    training  the training documents, in batches
+    sets      names of items and their texts, by the name of the set
+    training  batches of training documents
     """
     wanted = ngrams_of((texts for _, texts in sets.values()), n)
     shared = np.zeros(len(wanted), bool)
     for documents in training:
         hashes, _ = hash_ngrams(*hash_words(documents), n, short=False)
         shared[np.searchsorted(wanted, hashes[contained(hashes, wanted)])] = True
-    found = {}
+    overlaps = {}
     for name, (items, texts) in sets.items():
         hashes, counts = hash_ngrams(*hash_words(texts), n, short=False)
         places = np.flatnonzero(contained(hashes, wanted[shared]))
         owners = np.searchsorted(np.cumsum(counts), places, side="right")
-        found[name] = list(dict.fromkeys(items[owner] for owner in owners))
-    return found
+        overlaps[name] = list(dict.fromkeys(items[owner] for owner in owners))
+    return overlaps
 
 
 def items_in_training(paths: Sequence[str | Path], name: str) -> set[str] | None:
-    """Return the items of a set that any of the training texts shares an n-gram with; None without such a text.
+    """Return the items of a set that share an n-gram with any training text; None without paths.
 
     paths  files of find_overlap, one for each training text
     """
     return {item for path in paths for item in read_json(path)["found"].get(name, [])} if paths else None
 
 
-def count_in_training(items: Iterable[str], found: Collection[str] | None) -> int | None:
-    """Return how many items are among those that `items_in_training` returns; None where it returns None."""
-    return None if found is None else sum(item in found for item in items)
+def count_in_training(items: Iterable[str], in_training: Collection[str] | None) -> int | None:
+    """Return the number of items in the result of `items_in_training`; None if that is None."""
+    return None if in_training is None else sum(item in in_training for item in items)

@@ -1,4 +1,4 @@
-"""The rows that a model reads to score texts: token ids, what a vocabulary cannot say, batches of few shapes."""
+"""Encode texts, and cut them into the rows and batches that a model reads to score them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from tpulm.tokenization.tokenizer import TextTokenizer, completion_mask
 
 @dataclass(frozen=True)
 class Encoded:
-    """A text as tokens, without special ones.
+    """A text as tokens, without special tokens.
 
-    ids      of its tokens
-    words    the number of the word of each token, or None; of no use for causal models
-    unknown  bytes of UTF-8 that stand behind tokens for unknown characters
-    scored   1 for each token that is scored, 0 for others, int32 [tokens]; None where all are
+    ids      token ids
+    words    word number of each token, or None; unused by causal models
+    unknown  bytes of UTF-8 that became tokens for unknown characters
+    scored   1 for each token that is scored, 0 for others, int32 [tokens]; None if all are
     """
 
     ids: list[int]
@@ -31,75 +31,74 @@ class Encoded:
 
 def encode_passages(tokenizer: TextTokenizer, passages: Sequence[Passage]) -> list[Encoded]:
     """Return the tokens of passages."""
-    found, unknown = [], tokenizer.special.get("unk")
+    encoded, unknown = [], tokenizer.special.get("unk")
     encodings = tokenizer.encodings([passage.text for passage in passages]) if passages else []
-    for passage, one in zip(passages, encodings, strict=True):
-        spans = [
-            passage.text[slice(*span)] for token, span in zip(one.ids, one.offsets, strict=True) if token == unknown
-        ]
-        scored = completion_mask(passage.text, one.offsets, list(passage.scored))[1:-1]
-        lost = sum(len(span.encode()) for span in spans)
-        found.append(Encoded(one.ids, one.word_ids, lost, None if passage.is_whole else scored))
-    return found
+    for passage, encoding in zip(passages, encodings, strict=True):
+        tokens = zip(encoding.ids, encoding.offsets, strict=True)
+        spans = [passage.text[slice(*span)] for token, span in tokens if token == unknown]
+        scored = completion_mask(passage.text, encoding.offsets, list(passage.scored))[1:-1]
+        unknown_bytes = sum(len(span.encode()) for span in spans)
+        encoded.append(Encoded(encoding.ids, encoding.word_ids, unknown_bytes, None if passage.is_whole else scored))
+    return encoded
 
 
 def unknown_nats(encoded: Sequence[Encoded]) -> np.ndarray:
-    """Return the cost of the unknown characters of texts, nats, float64 [texts]: ln 256 for each byte.
+    """Return the cost of the unknown characters of texts in nats, float64 [texts]: ln 256 for each byte.
 
-    Without that, a vocabulary that knows fewer characters would make text cheaper.
+    Without it, a vocabulary that knows fewer characters would make text cheaper.
     """
-    return np.array([one.unknown for one in encoded]) * np.log(256)
+    return np.array([text.unknown for text in encoded]) * np.log(256)
 
 
 def costs_of(texts: Sequence[Passage], encoded: Sequence[Encoded], nats: np.ndarray) -> dict[Passage, float]:
-    """Return the cost of each text with its unknown characters, nats; nats  of its tokens, float64 [texts]."""
+    """Return the cost of each text in nats, unknown characters included; nats  cost of the tokens, float64 [texts]."""
     return dict(zip(texts, (nats + unknown_nats(encoded)).tolist(), strict=True))
 
 
 def fitting(length: int, folder: Path) -> int:
-    """Return how many tokens a masked model of a Hugging Face folder reads at once: `length`, or as many as it can."""
+    """Return `length`, or the context length of the masked model in a Hugging Face folder if that is shorter."""
     config = read_json(folder / "config.json")
-    known = (ARCHITECTURES | JAX_ONLY).get(config["model_type"])
-    unused = config["pad_token_id"] + 1 if known and known.after_pad else 0
-    return min(length, (config.get("max_position_embeddings") or length + unused) - unused)
+    architecture = (ARCHITECTURES | JAX_ONLY).get(config["model_type"])
+    unused_positions = config["pad_token_id"] + 1 if architecture and architecture.after_pad else 0
+    return min(length, (config.get("max_position_embeddings") or length + unused_positions) - unused_positions)
 
 
-SHORTEST = 32  # tokens of a batch's rows; those of longer rows are twice that, four times, and so on
+SHORTEST = 32  # tokens of the shortest rows of a batch; widths are this times a power of two
 Arrays = dict[str, np.ndarray]
-# The arrays that are as wide as a row, and the mask that tells them from their padding.
+# Arrays that are as wide as a row, with the names of their padding masks.
 MASKS = {"input_ids": "attention_mask", "tokens": "mask"}
 PADDED = (*MASKS, *MASKS.values(), "loss_mask")
 
 
 class Row(NamedTuple):
-    """What a model reads at once of a text: the number of the text, and arrays of one dimension, by name."""
+    """A row that a model reads: the number of its text, and arrays of one dimension, by name."""
 
     text: int
     arrays: Arrays
 
 
 class Batch(NamedTuple):
-    """Rows together: the text of each, int64 [rows], -1 for those that fill it up; arrays of shape [rows, ...]."""
+    """Stacked rows: the number of each row's text, int64 [rows], -1 for filling; arrays [rows, ...] by name."""
 
     texts: np.ndarray
     arrays: Arrays
 
 
 def masked_rows(encoded: Sequence[Encoded], tokenizer: TextTokenizer, length: int) -> Iterator[Row]:
-    """Yield the rows by which a masked model scores texts: one for each token, which it predicts.
+    """Yield a row for each token of texts, which a masked model predicts.
 
-    length  tokens that the model reads at most; a longer text is read in pieces, one after another
+    length  limit of a row in tokens; a longer text is cut into consecutive parts
 
-    Masked are the token and those of its word to the right of it, `within_word_l2r` of Kauf and Ivanova (2023): if the
-    token were alone, the rest of a rare word would give it away.
+    The token and those to its right in the word are masked (`within_word_l2r`; Kauf and Ivanova 2023), because the rest
+    of a rare word would give it away.
     Arrays: input_ids int32 [tokens]; positions, labels int32 and weights float32 [1]; attention_mask int32 [tokens].
     """
     before, after, mask = tokenizer.before, tokenizer.after, tokenizer.special["mask"]
     room = length - len(before) - len(after)
-    for number, one in enumerate(encoded):
-        for start in range(0, len(one.ids), room):
-            ids = np.array([*before, *one.ids[start : start + room], *after], np.int32)
-            words = np.array([-1 if word is None else word for word in one.words[start : start + room]])
+    for number, text in enumerate(encoded):
+        for start in range(0, len(text.ids), room):
+            ids = np.array([*before, *text.ids[start : start + room], *after], np.int32)
+            words = np.array([-1 if word is None else word for word in text.words[start : start + room]])
             weights, whole = np.ones(1, np.float32), np.ones_like(ids)
             for place, word in enumerate(words):
                 hidden = (words == word) & (word >= 0)
@@ -107,61 +106,60 @@ def masked_rows(encoded: Sequence[Encoded], tokenizer: TextTokenizer, length: in
                 position = len(before) + place
                 read = ids.copy()
                 read[len(before) : len(before) + len(words)][hidden] = mask
-                where = np.array([position], np.int32)
-                arrays = {"input_ids": read, "positions": where, "labels": ids[where], "weights": weights}
+                positions = np.array([position], np.int32)
+                arrays = {"input_ids": read, "positions": positions, "labels": ids[positions], "weights": weights}
                 yield Row(number, arrays | {"attention_mask": whole})
 
 
 def causal_rows(encoded: Sequence[Encoded], tokenizer: TextTokenizer, length: int) -> Iterator[Row]:
-    """Yield the rows by which a causal model scores texts: each token is predicted once, the end of a text is not.
+    """Yield the rows in which a causal model predicts each scored token of texts once, their ends excluded.
 
-    Of a text whose responses are scored, tokens before them are read, and those of the responses are predicted.
-
-    length  tokens that the model reads at most. A longer text is read in windows, as lm-evaluation-harness does it:
-            each predicts what follows the one before, and the last one begins so early that it is as long as others
+    length  limit of a row in tokens. A longer text has windows as in lm-evaluation-harness: each predicts the tokens
+            after the window before it, and the last one begins early enough to be as long as the others
 
     Arrays of shape [tokens + 1]: tokens int32; mask bool; loss_mask int32, 1 for each token that is predicted.
     """
-    # As the harness does it: what has no beginning of a text has its end before it.
+    # Without <bos>, <eos> comes before a text, as in the harness.
     prefix = tokenizer.special["eos" if tokenizer.special["bos"] is None else "bos"]
-    for number, one in enumerate(encoded):
-        tokens = np.array([prefix, *one.ids], np.int32)
+    for number, text in enumerate(encoded):
+        tokens = np.array([prefix, *text.ids], np.int32)
         done = 1
         while done < len(tokens):
             end = min(done + length, len(tokens))
             start = max(0, end - length - 1)
             predicted = (np.arange(start, end) >= done).astype(np.int32)
-            if one.scored is not None:
-                predicted[done - start :] &= one.scored[done - 1 : end - 1]
+            if text.scored is not None:
+                predicted[done - start :] &= text.scored[done - 1 : end - 1]
             if predicted.any():
                 yield Row(number, {"tokens": tokens[start:end], "mask": predicted >= 0, "loss_mask": predicted})
             done = end
 
 
 def batched(rows: Iterable[Row], tokens: int, longest: int, replicas: int = 1) -> Iterator[Batch]:
-    """Yield rows in batches that are padded to few shapes, which take time to compile.
+    """Yield rows in batches of few shapes, because each shape is compiled.
 
-    tokens    of a batch, about; longest  tokens of a row, at most
-    replicas  over which the rows of a batch are divided
+    tokens    about so many in a batch
+    longest   limit of a row, in tokens
+    replicas  divides the number of rows of a batch
     """
-    waiting: dict[tuple[int, bool], list[Row]] = {}
+    pending: dict[tuple[int, bool], list[Row]] = {}
     for row in rows:
-        more = "tokens" in row.arrays  # the last of which a model does not read
-        needed = len(row.arrays["tokens" if more else "input_ids"]) - more
+        extra = "tokens" in row.arrays  # the last token is only predicted
+        needed = len(row.arrays["tokens" if extra else "input_ids"]) - extra
         width = min(max(SHORTEST, 1 << (needed - 1).bit_length()), longest)
-        own = waiting.setdefault((width, more), [])
-        own.append(row)
+        pending_rows = pending.setdefault((width, extra), [])
+        pending_rows.append(row)
         size = -(-max(1, tokens // width) // replicas) * replicas
-        if len(own) == size:
-            yield stacked(own, width + more, size)
-            own.clear()
-    for (width, more), own in waiting.items():
-        if own:
-            yield stacked(own, width + more, -(-max(1, tokens // width) // replicas) * replicas)
+        if len(pending_rows) == size:
+            yield stacked(pending_rows, width + extra, size)
+            pending_rows.clear()
+    for (width, extra), pending_rows in pending.items():
+        if pending_rows:
+            yield stacked(pending_rows, width + extra, -(-max(1, tokens // width) // replicas) * replicas)
 
 
 def stacked(rows: Sequence[Row], width: int, size: int) -> Batch:
-    """Return rows as a batch of `size` rows of this width; rows of zeros, which weigh nothing, fill it up."""
+    """Return rows as a batch of `size` rows, padded to `width` and filled with rows of zeros, which have no weight."""
     texts = np.full(size, -1, np.int64)
     texts[: len(rows)] = [row.text for row in rows]
     arrays = {}
@@ -174,9 +172,9 @@ def stacked(rows: Sequence[Row], width: int, size: int) -> Batch:
 
 
 def sum_by_text(batches: Iterable[tuple[Batch, np.ndarray]], texts: int) -> np.ndarray:
-    """Return the sum of what the rows of each text cost, float64 [texts].
+    """Return the sum of the costs of each text's rows, float64 [texts].
 
-    batches  each with what its rows cost, float [rows]
+    batches  with the costs of their rows, float [rows]
     """
     totals = np.zeros(texts)
     for batch, costs in batches:

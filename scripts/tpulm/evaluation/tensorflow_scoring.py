@@ -8,7 +8,7 @@ from tpulm.evaluation.rows import Row, batched, sum_by_text
 from tpulm.training.tensorflow_model import cross_entropy, predictions
 from tpulm.training.tensorflow_runtime import graph, tf, transformers
 
-# Of any number of rows and tokens, so that the model is traced once.
+# Any number of rows and tokens, so that the model is traced once.
 ARRAYS = {
     "input_ids": tf.TensorSpec([None, None], tf.int32),
     "attention_mask": tf.TensorSpec([None, None], tf.int32),
@@ -21,9 +21,9 @@ ARRAYS = {
 def score(
     model: transformers.TFPreTrainedModel, rows: Iterable[Row], texts: int, tokens: int, longest: int
 ) -> np.ndarray:
-    """Return the negative log-likelihood of each of so many texts, by their rows: nats, float64 [texts].
+    """Return the negative log-likelihood of each text in nats, float64 [texts]; the other parameters: see `batched`.
 
-    tokens  that the model reads at once; longest  of a row, at most
+    texts  number of texts
     """
 
     def costs(batch: dict[str, tf.Tensor]) -> tf.Tensor:

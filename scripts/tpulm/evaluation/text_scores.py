@@ -1,4 +1,4 @@
-"""The scores of a model on items: bits per byte of held-out documents, and accuracy on pairs of sentences."""
+"""Compute the scores of a model on items: bits per byte of held-out documents, and accuracy on pairs of sentences."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,10 +23,10 @@ Costs = Mapping[Passage, float]
 
 @dataclass(frozen=True)
 class Material:
-    """Items that a model is scored on, with what stands beside its scores.
+    """Items that a model is scored on, with the costs of baselines.
 
-    baselines  what each passage costs simpler models, nats, by their names
-    overlaps   files of find_overlap: which items are in the text that the model was trained on
+    baselines  nats of each passage, by the baseline's name
+    overlaps   files of find_overlap: items in the training text
     """
 
     items: list[Item]
@@ -35,56 +35,60 @@ class Material:
 
     @classmethod
     def of(cls, inputs: Mapping, kind: str, documents: int | None = None) -> "Material":
-        """Return the material of a job's inputs: material; ngrams, overlaps, where there are any.
+        """Return the material of a job's inputs.
 
-        kind       of the model, masked or causal: masked ones are trained on all tokens
-        documents  of each split at most, those that were drawn first; all by default
+        inputs     material; ngrams and overlaps, which are optional
+        kind       masked or causal; masked models are scored on all tokens
+        documents  limit of each split, those that were drawn first; all by default
         """
         drawn: dict[str, list[Item]] = {}
         for item in (item for path in inputs["material"] for item in read_items(path)):
             drawn.setdefault(item.part, []).append(item.whole if kind == MASKED else item)
-        items = [item for own in drawn.values() for item in (own[:documents] if own[0].split else own)]
+        parts = (part[:documents] if part[0].split else part for part in drawn.values())
+        items = [item for part in parts for item in part]
         rows = [row for path in inputs.get("ngrams", []) for row in pq.read_table(path).to_pylist()]
         passages = [Passage.of(row["text"], row["scored"]) for row in rows]
         costs = {name: [row[column] for row in rows] for column, name in BASELINES.items() if rows}
-        baselines = {name: dict(zip(passages, own, strict=True)) for name, own in costs.items()}
+        baselines = {name: dict(zip(passages, nats, strict=True)) for name, nats in costs.items()}
         return cls(items, baselines, inputs.get("overlaps", []))
 
     @property
     def passages(self) -> list[Passage]:
-        """Every passage that is to be scored, each once."""
+        """Distinct passages of all items."""
         return list(dict.fromkeys(passage for item in self.items for passage in item.passages))
 
     def scored(
-        self, model: str, kind: str, costs: Costs, others: Mapping[str, Costs] | None = None
+        self, model: str, kind: str, costs: Costs, extra_baselines: Mapping[str, Costs] | None = None
     ) -> Iterator[Scored]:
-        """Yield the scores of a model: of each set, and of the pairs of each kind.
+        """Yield the scores of a model on each set, and on the pairs of each kind.
 
-        model   such as mlm/tiny; kind  masked or causal; costs  of each passage, nats
-        others  costs of other models beside it, by their names
+        model            name, such as mlm/tiny
+        kind             masked or causal
+        costs            nats of each passage
+        extra_baselines  nats of each passage by other models, by name
 
-        Raises UserError where a cost is no number, as of weights that have diverged.
+        Raises UserError for a cost that is not finite, as of weights that have diverged.
         """
-        others = others or {}
+        extra_baselines = extra_baselines or {}
         check_costs(model, costs)
-        for name, own in others.items():
-            check_costs(f"{model}: its {name}", own)
-        beside = {**self.baselines, **others}
+        for name, baseline_costs in extra_baselines.items():
+            check_costs(f"{model}: its {name}", baseline_costs)
+        baselines = {**self.baselines, **extra_baselines}
         parts: dict[tuple[str, str], list[Item]] = {}
         for item in self.items:
             for kind_of_pair in dict.fromkeys(("", item.kind)):
                 parts.setdefault((item.part, kind_of_pair), []).append(item)
         for (name, kind_of_pair), items in parts.items():
             for measure in OF_DOCUMENTS if items[0].split else OF_PAIRS:
-                score, values = measure(items, costs, beside, kind)
-                found = count_in_training(values, items_in_training(self.overlaps, name))
+                score, values = measure(items, costs, baselines, kind)
+                in_training = count_in_training(values, items_in_training(self.overlaps, name))
                 if kind_of_pair:
                     score = replace(score, on=f"{score.on}: {kind_of_pair}", part=KIND)
-                yield replace(score, in_training_text=found), values
+                yield replace(score, in_training_text=in_training), values
 
 
 def check_costs(model: str, costs: Costs) -> None:
-    """Raise UserError where a passage costs no finite number of nats; model  such as mlm/tiny."""
+    """Raise UserError if the cost of a passage is not finite."""
     bad = sum(not math.isfinite(cost) for cost in costs.values())
     if bad:
         raise UserError(
@@ -93,22 +97,21 @@ def check_costs(model: str, costs: Costs) -> None:
         )
 
 
-def bits_per_byte(items: Sequence[Item], costs: Costs, beside: Mapping[str, Costs], kind: str) -> Scored:
-    """Return the bits per byte of the documents of a set: the bits of all by the bytes of all.
+def bits_per_byte(items: Sequence[Item], costs: Costs, baselines: Mapping[str, Costs], kind: str) -> Scored:
+    """Return the bits of all scored text of a set divided by its bytes.
 
-    Both are those of the responses where responses are scored. The values of a masked model are no likelihood, and have
-    a name of their own.
+    The metric of a masked model has another name, because its values are no likelihoods.
     """
     passages = [passage for item in items for passage in item.passages]
     sizes = np.array([passage.bytes for passage in passages], np.float64)
 
-    def bits(own: Costs) -> np.ndarray:
-        return np.array([own[passage] for passage in passages]) / np.log(2) / sizes
+    def bits(model_costs: Costs) -> np.ndarray:
+        return np.array([model_costs[passage] for passage in passages]) / np.log(2) / sizes
 
     return mean_score(
         [item.item for item in items],
         bits(costs),
-        {name: bits(own) for name, own in beside.items()},
+        {name: bits(model_costs) for name, model_costs in baselines.items()},
         sizes,
         group="text",
         metric=OF_TEXT[kind],
@@ -119,17 +122,17 @@ def bits_per_byte(items: Sequence[Item], costs: Costs, beside: Mapping[str, Cost
     )
 
 
-def accuracy(pairs: Sequence[Item], costs: Costs, beside: Mapping[str, Costs], kind: str) -> Scored:
-    """Return the share of pairs whose good sentence is likelier; half where both are as likely."""
+def accuracy(pairs: Sequence[Item], costs: Costs, baselines: Mapping[str, Costs], kind: str) -> Scored:
+    """Return the share of pairs whose good sentence is likelier; equal likelihoods count half."""
 
-    def right(own: Costs) -> np.ndarray:
-        margins = np.array([own[bad] - own[good] for good, bad in (pair.passages for pair in pairs)])
+    def right(model_costs: Costs) -> np.ndarray:
+        margins = np.array([model_costs[bad] - model_costs[good] for good, bad in (pair.passages for pair in pairs)])
         return np.where(np.abs(margins) < 1e-9, 0.5, margins > 0)
 
     return mean_score(
         [pair.item for pair in pairs],
         right(costs),
-        {name: right(own) for name, own in beside.items()},
+        {name: right(model_costs) for name, model_costs in baselines.items()},
         group="pairs",
         metric="accuracy",
         set=pairs[0].set,
@@ -139,12 +142,12 @@ def accuracy(pairs: Sequence[Item], costs: Costs, beside: Mapping[str, Costs], k
     )
 
 
-# What is measured of each set of documents, and of each set of pairs.
+# Measures of each set of documents, and of each set of pairs.
 OF_DOCUMENTS, OF_PAIRS = (bits_per_byte,), (accuracy,)
 
 
 def write_costs(path: str | Path, passages: Sequence[Passage], costs: Mapping[str, np.ndarray]) -> None:
-    """Write what passages cost models, nats, as Parquet: text, scored, a column for each model."""
+    """Write passages and their costs in nats as Parquet: text, scored, and a column for each model."""
     table = pa.Table.from_pylist([passage.row for passage in passages], pa.schema(PASSAGE))
     for name, nats in costs.items():
         table = table.append_column(name, pa.array(nats, pa.float64()))

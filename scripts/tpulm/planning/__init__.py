@@ -1,4 +1,4 @@
-"""Plans: compile a training step with the TPU compiler and derive its memory, time and cost.
+"""Plan runs: compile a training step with the TPU compiler and derive its memory, time and cost.
 
-Enter at `plan`; `estimate` and `cost_model` say how long a compiled step takes.
+Enter at `plan`; `cost_model` and `estimate` compute memory and time of a step.
 """

@@ -1,8 +1,6 @@
-"""An abstract training run, shapes and dtypes without values, that a plan compiles.
+"""Build an abstract training run, of shapes and dtypes without values, for a plan to compile.
 
-Needs tpulm.training.runtime.start first.
-
-It is built from the same `TrainingStep`, by the same builder, as the run that trains.
+It is built from the same `TrainingStep` by the same builder as a real run. Needs tpulm.training.runtime.start first.
 """
 
 import math
@@ -31,11 +29,11 @@ from tpulm.training.train_step import TrainState
 
 
 class Unreachable(UserError):
-    """What a plan needs to know could not be fetched: no result, another time it may be."""
+    """A plan's input could not be fetched, which may be temporary."""
 
 
 def without_preset(spec: ModelSpec) -> ModelSpec:
-    """Return a spec that says family and sizes where it named a preset. Raises UserError, see `preset_backbone`."""
+    """Return a spec with family and sizes in place of a preset. Raises UserError, see `preset_backbone`."""
     if not isinstance(spec.source, Preset):
         return spec
     family, arguments = preset_backbone(spec.source.name, spec.source.revision)
@@ -43,19 +41,19 @@ def without_preset(spec: ModelSpec) -> ModelSpec:
 
 
 def preset_backbone(preset: str, revision: str | None) -> tuple[type, dict]:
-    """Return class and arguments of a preset's backbone: of a local folder, published, or asked from its hub.
+    """Return class and arguments of a preset's backbone, from a local folder, `published`, or its hub.
 
-    Raises Unreachable where the hub cannot be asked, UserError for a model that keras-hub does not know.
+    Raises Unreachable if the hub does not answer, UserError for a model that keras-hub does not know.
     """
     if (Path(preset) / "config.json").is_file():
         return registered_backbone(preset), read_json(Path(preset) / "config.json")["config"]
-    known = published(preset)
-    if known:
-        return getattr(keras_hub.models, known[0]), known[1]
+    backbone = published(preset)
+    if backbone:
+        return getattr(keras_hub.models, backbone[0]), backbone[1]
     try:
         if preset.startswith("hf://"):
-            given = hub.named_source("the preset", preset, revision)
-            config = read_json(hub.fetch(preset, revision, given, ["config.json"]) / "config.json")
+            source = hub.named_source("the preset", preset, revision)
+            config = read_json(hub.fetch(preset, revision, source, ["config.json"]) / "config.json")
         else:
             config = read_preset_file(preset, "config.json")
     except UserError as error:
@@ -74,19 +72,19 @@ def kind_of_model(spec: ModelSpec) -> Kind:
 
 
 def abstract_model(step: TrainingStep, distribution: Sharded) -> keras.Model:
-    """Return the model of a step, language model or with a classification head, without values."""
+    """Return the model of a step without values: a language model, or one with a classification head."""
     if step.head:
         return build_abstract_task_model(step, distribution)
     return build_abstract_model(step.model, kind_of_model(step.model), distribution)
 
 
 class AbstractRun:
-    """A run of the config on devices that need not be there."""
+    """A run of the config on devices that need not exist."""
 
     def __init__(self, step: TrainingStep, devices: list):
-        """Build the run. Raises UserError where mesh or batch do not fit the devices, or a preset is not known.
+        """Build the run; devices  those of JAX, or of a topology description.
 
-        devices  JAX's, or those of a topology description
+        Raises UserError if mesh or batch do not fit the devices, or the preset is unknown.
         """
         self.step = replace(step, model=without_preset(step.model))
         kind = kind_of_model(self.step.model)
@@ -95,11 +93,11 @@ class AbstractRun:
         self.model, self.optimizer, self.distribution = self.run.model, self.run.optimizer, self.run.distribution
 
     def lowered(self) -> jax.stages.Lowered:
-        """Return the program of a dispatch, before it is compiled."""
+        """Return the lowered program of a dispatch, before compilation."""
         return self.run.jit_train_step().lower(*self.arguments())
 
     def arguments(self) -> tuple:
-        """Return the arguments of a dispatch: state, frozen variables, batch, rates; shapes, dtypes and shardings."""
+        """Return shapes, dtypes and shardings of a dispatch's arguments: state, frozen variables, batch, rates."""
         steps = self.step.steps_per_execution
         ahead = () if steps == 1 else (steps,)
         state = TrainState(*map(self.abstract, self.run.variables))
@@ -108,21 +106,21 @@ class AbstractRun:
         return state, frozen, batch, np.zeros(ahead, np.float32)
 
     def batch(self, size: int, sharding: jax.sharding.Sharding, ahead: tuple = ()) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the arrays of a batch of `size` records, with the dimensions `ahead` in front."""
+        """Return shapes, dtypes and sharding of a batch of `size` records, with the leading dimensions `ahead`."""
         return {
             name: jax.ShapeDtypeStruct((*ahead, size, *shape), dtype, sharding=sharding)
             for name, (shape, dtype) in self.step.record_arrays.items()
         }
 
     def abstract(self, variables: list) -> list[jax.ShapeDtypeStruct]:
-        """Return shape, dtype and sharding of variables."""
+        """Return shape, dtype and sharding of each variable."""
         places = shardings(self.distribution, variables)
         return [
             jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=place) for v, place in zip(variables, places, strict=True)
         ]
 
     def bytes_per_device(self, variables: list) -> int:
-        """Return how many bytes of variables each device holds."""
+        """Return the bytes of variables on each device."""
         places = shardings(self.distribution, variables)
         return sum(
             math.prod(place.shard_shape(tuple(v.shape))) * np.dtype(v.dtype).itemsize

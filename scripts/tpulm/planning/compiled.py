@@ -1,4 +1,4 @@
-"""Properties of a program compiled for a TPU: memory, FLOPs, bytes moved and sent.
+"""Compile a program for a TPU, and read its memory, FLOPs, and bytes moved and sent.
 
 Needs tpulm.training.runtime.start first.
 """
@@ -16,7 +16,7 @@ from tpulm.core.devices import cache_folder
 from tpulm.core.files import read_json, write_json
 from tpulm.planning.totals import total_work
 
-# What is wanted, and what the compiler leaves to a program on this chip.
+# The compiler's error: needed memory, and memory that is usable by a program on this chip.
 EXHAUSTED = re.compile(
     r"(?:HLO temporaries \(|Used )([\d.]+)([KMGT])(?:\) exceeds available HBM \(| of )([\d.]+)([KMGT])"
 )
@@ -26,44 +26,42 @@ UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def program_sha256(lowered: jax.stages.Lowered) -> str:
-    """Return the SHA-256 of a program before it is compiled"""
+    """Return the SHA-256 of a lowered program's text."""
     return hashlib.sha256(lowered.as_text().encode()).hexdigest()
 
 
 def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: list, attended: float = 1.0) -> dict:
-    """Return what the compiler says of a program, per device: bytes of memory, what `totals.total_work` returns, and
-    the program's SHA-256.
+    """Return the facts of a compiled program, per device; they are cached by program, slice and compiler.
+
+    Keys: arguments, temporaries, program, total, usable (bytes of memory), program_sha256, those of `total_work`. For a
+    program that does not fit, the compiler reports only total and usable: arguments, temporaries, program and flops are
+    None. Otherwise usable is None. A program larger than the HBM does not fit, even if the compiler takes it.
 
     devices   of a topology description, in the order of the program's partitions
     attended  see `tpulm.planning.totals.total_work`
-
-    The same program for the same slice and compiler is compiled once in a folder. Where it does not fit, the
-    compiler stops and says only how much it needs in all, and how much is usable: then arguments and flops are
-    None; where it does, usable is. A program that the compiler takes, although it counts more than the HBM, does not
-    fit.
     """
-    same = program_sha256(lowered)
+    program_digest = program_sha256(lowered)
     places = [list(device.coords) for device in devices]
-    words = [version("libtpu"), version("jax"), slice_.compiler_name, same, str(places), str(attended)]
+    words = [version("libtpu"), version("jax"), slice_.compiler_name, program_digest, str(places), str(attended)]
     words += [code_of(READER, "plan").param()]
     key = hashlib.sha256(" ".join(words).encode()).hexdigest()
-    kept = Path(cache_folder("plans")) / f"{key}.json"
-    if not kept.is_file():
-        write_json(kept, compile_and_read(lowered, slice_, places, attended))
-    return read_json(kept) | {"program_sha256": same}
+    cached = Path(cache_folder("plans")) / f"{key}.json"
+    if not cached.is_file():
+        write_json(cached, compile_and_read(lowered, slice_, places, attended))
+    return read_json(cached) | {"program_sha256": program_digest}
 
 
 def compile_and_read(lowered: jax.stages.Lowered, slice_: Topology, places: list, attended: float) -> dict:
-    """Return the facts of `compiled`, from the compiler."""
+    """Return the facts of `compiled` from the compiler, without program_sha256."""
     try:
         program = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        wanted = EXHAUSTED.search(str(error))
-        if not wanted:
+        exhausted = EXHAUSTED.search(str(error))
+        if not exhausted:
             raise
-        # The message says temporaries, but counts the arguments among them.
+        # The temporaries of the message include the arguments.
         total, usable = (
-            round(float(number) * UNITS[unit]) for number, unit in (wanted.group(1, 2), wanted.group(3, 4))
+            round(float(number) * UNITS[unit]) for number, unit in (exhausted.group(1, 2), exhausted.group(3, 4))
         )
         return too_large(total, usable)
     memory = program.memory_analysis()

@@ -1,4 +1,4 @@
-"""Memory and time of a training step on a slice that need not be there.
+"""Measure memory and time of a training step on a slice that need not exist.
 
 Needs tpulm.training.runtime.start first.
 """
@@ -18,15 +18,15 @@ from tpulm.training.runtime import set_precision
 
 
 class TooLarge(UserError):
-    """Weights and optimizer alone need more memory than there is."""
+    """Weights and optimizer alone need more memory than a device has."""
 
 
 def measure(step: TrainingStep, slice_: Topology, usable: float = math.inf) -> dict:
-    """Return memory, cost, lower bound and estimated time of a training step on a slice.
+    """Return memory (bytes per device), cost, lower bound and estimated time (seconds) of a training step on a slice.
 
-    usable  bytes of HBM: a run whose weights and optimizer alone need more is not compiled
+    usable  bytes of HBM; a run whose weights and optimizer need more is not compiled, and raises TooLarge
 
-    Raises UserError when the run cannot be on such a slice, whatever its memory; TooLarge for one that is not compiled.
+    Raises UserError for a run that the slice cannot have, whatever its memory.
     """
     set_precision(step.model.precision)
     devices = topologies.get_topology_desc(
@@ -36,36 +36,36 @@ def measure(step: TrainingStep, slice_: Topology, usable: float = math.inf) -> d
         raise ValueError(f"{slice_.name} has {len(devices)} devices for the compiler, not {slice_.devices}")
     run = AbstractRun(step, devices)
     mesh = run.distribution.sizes
-    used = math.prod(mesh.values())
-    weights, optimizer = (run.bytes_per_device(part.variables) for part in (run.model, run.optimizer))
+    devices_used = math.prod(mesh.values())
+    weights, optimizer = (run.bytes_per_device(group.variables) for group in (run.model, run.optimizer))
     if weights + optimizer > usable:
         raise TooLarge(f"{step.model.where} needs {weights + optimizer:,} bytes of HBM for weights and optimizer.")
     partitions = list(run.distribution.device_mesh.backend_mesh.devices.ravel())
-    found = compiled(run.lowered(), slice_, partitions)
-    time = times(found, slice_, step.steps_per_execution)
-    estimate = time["estimated_seconds"]
+    program = compiled(run.lowered(), slice_, partitions)
+    step_times = times(program, slice_, step.steps_per_execution)
+    estimate = step_times["estimated_seconds"]
     model_flops, tokens = model_flops_of(run), step.tokens_per_step
     return {
         "mesh": mesh,
-        "devices": used,
+        "devices": devices_used,
         "replicated": run.distribution.notes,
         "attention": run.run.attention._asdict(),
-        "program_sha256": found["program_sha256"],
+        "program_sha256": program["program_sha256"],
         "memory": {
             "hbm": slice_.hbm,
-            "usable": found["usable"],
+            "usable": program["usable"],
             "weights": weights,
             "optimizer": optimizer,
             "gradients": run.bytes_per_device(run.model.trainable_variables),
-            "arguments": found["arguments"],
-            "temporaries": found["temporaries"],
-            "program": found["program"],
-            "total": found["total"],
+            "arguments": program["arguments"],
+            "temporaries": program["temporaries"],
+            "program": program["program"],
+            "total": program["total"],
             "fits": estimate is not None,
         },
-        **time,
+        **step_times,
         "tokens_per_step": tokens,
         "tokens_per_second": tokens / estimate if estimate else None,
         "model_flops_per_step": model_flops,
-        "model_flops_utilisation": model_flops / (estimate * used * slice_.flops) if estimate else None,
+        "model_flops_utilisation": model_flops / (estimate * devices_used * slice_.flops) if estimate else None,
     }

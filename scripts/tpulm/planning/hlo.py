@@ -1,7 +1,6 @@
-"""Compiled HLO as text: computations, instructions, arrays and the memory space of each.
+"""Parse the text of compiled HLO into computations, instructions, and arrays with their memory spaces.
 
-The text is what XLA prints after optimisation and scheduling: the order of the instructions of a computation is the
-order in which a TPU core runs them.
+XLA prints the text after optimisation and scheduling: a TPU core runs the instructions of a computation in their order.
 """
 
 import math
@@ -13,7 +12,7 @@ BYTES = {
     "pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8,
     "u64": 8, "f64": 8, "f8e4m3fn": 1, "f8e5m2": 1,
 }  # fmt: skip
-HBM = 0  # memory space of arrays without S(n) in their layout
+HBM = 0  # memory space of a layout without S(n)
 COMPUTATION = re.compile(r"(ENTRY )?%([\w.-]+) \(.*\{$")
 INSTRUCTION = re.compile(r"\s+(ROOT )?%([\w.-]+) = (.*)")
 OPCODE = re.compile(r" ([a-z][\w-]*)\(")
@@ -23,7 +22,7 @@ CALL = re.compile(r"\b(calls|to_apply|body|condition|\w+_computations?)=\{?(%[\w
 
 @dataclass(frozen=True)
 class Array:
-    """An array of a program: element type, dimensions, and the memory space of its layout: `HBM`, or 1 for VMEM."""
+    """An array of a program: element type, dimensions, and memory space of its layout (`HBM`, or 1 for VMEM)."""
 
     kind: str
     dimensions: tuple[int, ...]
@@ -31,12 +30,12 @@ class Array:
 
     @property
     def bytes(self) -> int:
-        """Bytes without padding; 0 for what is no array of numbers."""
+        """Bytes without padding; 0 for an unknown element type."""
         return math.prod(self.dimensions) * BYTES.get(self.kind, 0)
 
     @property
     def hbm(self) -> int:
-        """Its bytes if it lies in HBM, else 0; scalars lie in the memory of the scalar unit."""
+        """Bytes in HBM; 0 for other memory spaces, and for scalars, which are in the memory of the scalar unit."""
         return self.bytes if self.space == HBM and self.dimensions else 0
 
 
@@ -44,11 +43,11 @@ class Array:
 class Instruction:
     """An instruction.
 
-    arrays      of its result; those of a tuple one after another
-    operands    names
-    attributes  what stands behind the operands, metadata aside
-    called      names of computations by the attribute that names them, such as calls, body, condition
-    scope       op_name of its metadata: the scopes and the operation of JAX that it was made for
+    arrays      arrays of the result, in the order of a tuple
+    operands    names of the operands; the text of a parameter or constant
+    attributes  text after the operands, without metadata
+    called      names of computations by attribute, such as calls, body, condition
+    scope       op_name of the metadata: JAX's scopes and operation
     """
 
     name: str
@@ -71,18 +70,18 @@ class Computation:
     @cached_property
     def parameters(self) -> list[Instruction]:
         """Parameters in the order of the operands of a call."""
-        found = [i for i in self.instructions.values() if i.opcode == "parameter"]
-        return sorted(found, key=lambda i: int(i.operands[0]))
+        parameters = [i for i in self.instructions.values() if i.opcode == "parameter"]
+        return sorted(parameters, key=lambda i: int(i.operands[0]))
 
     @cached_property
     def users(self) -> dict[str, list[Instruction]]:
-        """Instructions that have a name among their operands, by that name."""
-        found: dict[str, list[Instruction]] = {name: [] for name in self.instructions}
+        """Instructions that use a name as operand, by that name."""
+        users: dict[str, list[Instruction]] = {name: [] for name in self.instructions}
         for instruction in self.instructions.values():
             for operand in dict.fromkeys(instruction.operands):
-                if operand in found:
-                    found[operand].append(instruction)
-        return found
+                if operand in users:
+                    users[operand].append(instruction)
+        return users
 
 
 @dataclass
@@ -92,34 +91,34 @@ class Module:
     computations: dict[str, Computation]
     entry: Computation
 
-    def called(self, instruction: Instruction, how: str) -> Computation:
-        """Return the computation that an instruction names by an attribute."""
-        return self.computations[instruction.called[how][0]]
+    def called(self, instruction: Instruction, attribute: str) -> Computation:
+        """Return the first computation that an attribute of an instruction names."""
+        return self.computations[instruction.called[attribute][0]]
 
     def trip_count(self, loop: Instruction) -> int | None:
-        """Return how often the body of a `while` runs; None where the text does not say so.
+        """Return how often the body of a `while` runs; None if the text does not say it.
 
-        backend_config may say it. Otherwise: a counter in the loop's tuple, from a constant, by a constant, up to one.
+        It is in backend_config, or follows from a counter in the loop's tuple with constant start, step and limit.
         """
-        known = re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes)
-        if known:
-            return int(known[1])
+        known_count = re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes)
+        if known_count:
+            return int(known_count[1])
         condition, body = self.called(loop, "condition"), self.called(loop, "body")
-        found = counted(self, condition)
-        if found is None or body.root is None or body.root.opcode != "tuple":
+        counter = counted(self, condition)
+        if counter is None or body.root is None or body.root.opcode != "tuple":
             return None
-        place, limit = found
-        step = added(self, body, body.root.operands[place], {})
+        index, limit = counter
+        step = added(self, body, body.root.operands[index], {})
         caller = next(c for c in self.computations.values() if c.instructions.get(loop.name) is loop)
-        start = constant(caller.instructions.get(loop.operands[0]), caller, place)
+        start = constant(caller.instructions.get(loop.operands[0]), caller, index)
         return -(-(limit - (start or 0)) // step) if step else None
 
 
 def counted(module: Module, condition: Computation) -> tuple[int, int] | None:
-    """Return the place of a loop's counter in its tuple, and the constant that the condition says it is less than."""
+    """Return the index of a loop's counter in its tuple, and its constant upper limit; None for other conditions."""
     root, names = condition.root, {}
     inner = condition
-    if root is not None and root.opcode == "fusion":  # its parameters are the operands
+    if root is not None and root.opcode == "fusion":  # map its parameters to the operands
         inner = module.called(root, "calls")
         names = {p.name: operand for p, operand in zip(inner.parameters, root.operands, strict=True)}
         root = inner.root
@@ -127,42 +126,42 @@ def counted(module: Module, condition: Computation) -> tuple[int, int] | None:
         return None
     ends = [inner.instructions[name] for name in root.operands]
     counter, limit = (condition.instructions[names[i.name]] if i.name in names else i for i in ends)
-    place = re.search(r"index=(\d+)", counter.attributes)
-    if counter.opcode != "get-tuple-element" or limit.opcode != "constant" or place is None:
+    index = re.search(r"index=(\d+)", counter.attributes)
+    if counter.opcode != "get-tuple-element" or limit.opcode != "constant" or index is None:
         return None
-    return int(place[1]), int(limit.operands[0])
+    return int(index[1]), int(limit.operands[0])
 
 
-def added(module: Module, computation: Computation, name: str, outside: dict[str, int | None]) -> int | None:
-    """Return what the instructions behind a name add to a counter; None for more than additions of constants.
+def added(module: Module, computation: Computation, name: str, known_additions: dict[str, int | None]) -> int | None:
+    """Return the constant that a name adds to a counter; None for anything but additions of constants.
 
-    outside  what is known of the parameters of a fusion: what was added before
+    known_additions  results for the parameters of a fusion, by name
     """
-    if name in outside:
-        return outside[name]
+    if name in known_additions:
+        return known_additions[name]
     instruction = computation.instructions[name]
     if instruction.opcode == "get-tuple-element":
         return 0
     if instruction.opcode in ("copy", "bitcast"):
-        return added(module, computation, instruction.operands[0], outside)
+        return added(module, computation, instruction.operands[0], known_additions)
     if instruction.opcode == "fusion":
         inner = module.called(instruction, "calls")
         if inner.root is None:
             return None
-        known = {
-            parameter.name: added(module, computation, operand, outside)
+        inner_additions = {
+            parameter.name: added(module, computation, operand, known_additions)
             for parameter, operand in zip(inner.parameters, instruction.operands, strict=True)
         }
-        return added(module, inner, inner.root.name, known)
+        return added(module, inner, inner.root.name, inner_additions)
     if instruction.opcode != "add":
         return None
-    before = [added(module, computation, operand, outside) for operand in instruction.operands[:1]]
+    before = [added(module, computation, operand, known_additions) for operand in instruction.operands[:1]]
     step = constant(computation.instructions.get(instruction.operands[1]), computation)
     return None if before[0] is None or step is None else before[0] + step
 
 
 def constant(instruction: Instruction | None, computation: Computation, place: int | None = None) -> int | None:
-    """Return the integer of a constant, or of the element at `place` of a tuple; None for anything else."""
+    """Return the integer of a constant, or of element `place` of a tuple; None for anything else."""
     while instruction is not None and instruction.opcode in ("tuple", "copy", "bitcast"):
         name = instruction.operands[place or 0] if instruction.opcode == "tuple" else instruction.operands[0]
         instruction = computation.instructions.get(name)
@@ -172,7 +171,7 @@ def constant(instruction: Instruction | None, computation: Computation, place: i
 
 
 def parse(text: str) -> Module:
-    """Return the program of a text. Raises ValueError for one without an entry."""
+    """Return the program of an HLO text. Raises ValueError without an entry computation."""
     computations: dict[str, Computation] = {}
     entry = current = None
     for line in text.splitlines():
@@ -180,10 +179,10 @@ def parse(text: str) -> Module:
         if head:
             current = computations[head[2]] = Computation(head[2])
             entry = current if head[1] else entry
-        elif current is not None and (found := INSTRUCTION.match(line)):
-            instruction = instruction_of(found[2], found[3])
+        elif current is not None and (match := INSTRUCTION.match(line)):
+            instruction = instruction_of(match[2], match[3])
             current.instructions[instruction.name] = instruction
-            if found[1]:
+            if match[1]:
                 current.root = instruction
     if entry is None:
         raise ValueError("a compiled program has no entry computation")
@@ -191,7 +190,7 @@ def parse(text: str) -> Module:
 
 
 def instruction_of(name: str, text: str) -> Instruction:
-    """Return the instruction of a line: what stands behind the name and `=`."""
+    """Return the instruction of a line; text  the part after the name and `=`."""
     opcode = OPCODE.search(text, opcode_start(text))
     if opcode is None:
         raise ValueError(f"not an HLO instruction: {text[:80]}")
@@ -204,19 +203,19 @@ def instruction_of(name: str, text: str) -> Instruction:
         names: tuple[str, ...] = (operands,)
     else:
         names = tuple(re.findall(r"%([\w.-]+)", operands))
-    called = {how: tuple(names.replace("%", "").split(", ")) for how, names in CALL.findall(attributes)}
+    called = {attribute: tuple(names.replace("%", "").split(", ")) for attribute, names in CALL.findall(attributes)}
     return Instruction(name, opcode[1], arrays_of(result), names, attributes, called, scope[1] if scope else "")
 
 
 def opcode_start(text: str) -> int:
-    """Return where the opcode can begin: behind the result, which may be a tuple with layouts that have brackets."""
+    """Return the index after a result that is a tuple, whose layouts have parentheses; 0 for other results."""
     if not text.startswith("("):
         return 0
     return closing_parenthesis(text[1:]) + 1
 
 
 def closing_parenthesis(text: str) -> int:
-    """Return where the bracket closes that stands open before a text."""
+    """Return the index of the parenthesis that closes one opened before the text; its length without one."""
     depth = 1
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -226,7 +225,7 @@ def closing_parenthesis(text: str) -> int:
 
 
 def arrays_of(text: str) -> tuple[Array, ...]:
-    """Return the arrays of a result such as (f32[2,3]{1,0:T(8,128)S(1)}, s32[])."""
+    """Return the arrays in the text of a result, such as (f32[2,3]{1,0:T(8,128)S(1)}, s32[])."""
     return tuple(
         Array(kind, tuple(map(int, filter(None, dimensions.split(",")))), int(space or HBM))
         for kind, dimensions, space in SHAPE.findall(text)

@@ -1,4 +1,4 @@
-"""The work of a device in a compiled program: arithmetic, traffic with HBM and between chips, loops unrolled."""
+"""Sum up the work of a device in a compiled program: arithmetic, HBM traffic and collectives, loops unrolled."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,11 +13,12 @@ BRANCHES = ("branch_computations", "true_computation", "false_computation")  # a
 
 @dataclass
 class Totals:
-    """The work of a device, everything in loops counted as often as it runs.
+    """The work of a device, with loops counted as often as they run.
 
-    flops, bytes  of multiplications of matrices; across HBM
-    sent          bytes to other devices by kind of collective
-    seconds       that the links of a chip need for it at least
+    flops    of matrix multiplications
+    bytes    across HBM
+    sent     bytes to other devices, by kind of collective
+    seconds  lower bound of the time of a chip's links
     """
 
     flops: float = 0.0
@@ -27,27 +28,27 @@ class Totals:
 
 
 class Counter:
-    """Counts what a device of a slice does in a program."""
+    """Adds up the work of a device of a slice in a program."""
 
     def __init__(self, module: Module, slice_: Topology, links: Links, attended: float = 1.0):
-        """Remember what a program is for; `attended` as `tpulm.planning.work.flops` has it."""
+        """Take a program, its slice and links; attended  see `tpulm.planning.work.flops`."""
         self.module, self.slice, self.links, self.attended = module, slice_, links, attended
         self.totals = Totals()
-        self.unknown: list[str] = []  # loops that do not say how often they run
+        self.unknown: list[str] = []  # loops with an unknown trip count
 
     def add(self, computation: Computation, trip_count: int = 1) -> None:
-        """Add to `totals` what a computation does, `trip_count` times.
+        """Add the work of a computation, `trip_count` times, to `totals`.
 
-        A loop that does not say how often it runs counts once, and stands in `unknown`.
+        A loop with an unknown trip count counts once, and is added to `unknown`.
         """
-        counted: set[str] = set()  # asynchronous collectives, which stand in each of the fusions that they run beside
+        counted: set[str] = set()  # asynchronous collectives, which appear in each fusion that they run alongside
         for instruction in computation.instructions.values():
             opcode = instruction.opcode
             if opcode == "while":
-                known = self.module.trip_count(instruction)
-                if known is None:
+                known_trip_count = self.module.trip_count(instruction)
+                if known_trip_count is None:
                     self.unknown.append(instruction.name)
-                self.add(self.module.called(instruction, "body"), trip_count * (known or 1))
+                self.add(self.module.called(instruction, "body"), trip_count * (known_trip_count or 1))
             elif opcode == "conditional":
                 self.add(self.cheapest(instruction), trip_count)
             elif opcode == "call":
@@ -56,19 +57,19 @@ class Counter:
                 self.work(computation, instruction, trip_count, counted)
 
     def cheapest(self, conditional: Instruction) -> Computation:
-        """Return the branch of a conditional that takes the least time at the peaks of the chip."""
+        """Return the branch of a conditional with the least time at the peaks of the chip."""
 
         def seconds(branch: Computation) -> float:
             counter = Counter(self.module, self.slice, self.links, self.attended)
             counter.add(branch)
-            done = counter.totals
-            return done.flops / self.slice.flops + done.bytes / self.slice.hbm_bandwidth + done.seconds
+            totals = counter.totals
+            return totals.flops / self.slice.flops + totals.bytes / self.slice.hbm_bandwidth + totals.seconds
 
         names = [name for how, names in conditional.called.items() if how.endswith(BRANCHES) for name in names]
         return min((self.module.computations[name] for name in names), key=seconds)
 
     def work(self, computation: Computation, instruction: Instruction, trip_count: int, counted: set[str]) -> None:
-        """Add an instruction that is no loop, and its asynchronous collectives to `counted`."""
+        """Add the work of an instruction to `totals`, and its asynchronous collectives to `counted`."""
         self.totals.flops += trip_count * flops(self.module, computation, instruction, self.attended)
         self.totals.bytes += trip_count * hbm_bytes(self.module, computation, instruction)
         if instruction.opcode.removesuffix("-start") in KINDS:
@@ -87,35 +88,36 @@ class Counter:
 
 
 def collectives_inside(module: Module, instruction: Instruction) -> list[tuple[str, Computation, Instruction]]:
-    """Return the collectives in a fusion: a name, empty where the core waits for it, where they stand, and each.
+    """Return (name, computation, instruction) for each collective in a fusion.
 
-    An asynchronous one stands in each of the fusions that it runs beside; channel and chain together name it.
+    An asynchronous collective appears in each fusion that it runs alongside; its name is channel and chain. The name of
+    a synchronous one is empty.
     """
     if instruction.opcode != "fusion":
         return []
     inner = module.called(instruction, "calls")
-    found = []
+    collectives = []
     for inside in inner.instructions.values():
         if inside.opcode in KINDS:
             marks = [
                 part for part in inside.attributes.replace('"', "").split(",") if "chan" in part or "chain_id" in part
             ]
-            found.append((" ".join(sorted(marks)) if "chain_id" in inside.attributes else "", inner, inside))
+            collectives.append((" ".join(sorted(marks)) if "chain_id" in inside.attributes else "", inner, inside))
         elif inside.opcode == "fusion":
-            found += collectives_inside(module, inside)
-    return found
+            collectives += collectives_inside(module, inside)
+    return collectives
 
 
 def total_work(text: str, slice_: Topology, coordinates: Iterable[Iterable[int]], attended: float = 1.0) -> dict:
-    """Return the work of a device in a compiled program for a slice.
+    """Return the work of a device in the text of a program that is compiled for a slice.
 
-    coordinates  of the chip of each device, in the order of the program's partitions
-    attended     share of pairs of positions that kernels of attention compute
+    coordinates  of each device's chip, in the order of the program's partitions
+    attended     share of pairs of positions that attention kernels compute
 
-    flops, bytes      of multiplications of matrices; across HBM
+    flops, bytes      of matrix multiplications; across HBM
     collective_bytes  sent to other devices, by kind
-    link_seconds      the least that the links of a chip need for it
-    uncounted         kernels whose FLOPs, and loops whose trip_count, nobody knows
+    link_seconds      lower bound of the time of a chip's links
+    uncounted         names of kernels with unknown FLOPs, and of loops with an unknown trip count
     """
     module = parse(text)
     links = Links(tuple(map(tuple, coordinates)), slice_.link_bandwidth, slice_.dimensions)

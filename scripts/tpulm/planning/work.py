@@ -1,8 +1,8 @@
-"""What an instruction of a compiled program does: floating-point operations, and bytes that cross HBM.
+"""Compute the work of an instruction of a compiled program: floating-point operations, and bytes across HBM.
 
-An array crosses HBM where its layout has no other memory space. Not counted, because nothing moves: tuples, bitcasts,
-buffers that are passed through, and what a fusion reads only a slice of, or writes only a slice of in place, beyond
-that slice.
+An array crosses HBM unless its layout has another memory space. Nothing moves, and nothing is counted, for tuples,
+bitcasts, and buffers that are passed through. If a fusion reads or updates only a slice of an array, only the slice is
+counted.
 """
 
 import math
@@ -12,24 +12,24 @@ from functools import cache
 from tpulm.models.attention_cost import cost_of_instruction
 from tpulm.planning.hlo import BYTES, Array, Computation, Instruction, Module
 
-# Name of what they make a new name for, or only announce.
+# Opcodes that move no data themselves.
 FREE = {
     "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "while", "conditional", "call",
     "partition-id", "replica-id", "optimization-barrier", "opt-barrier", "add-dependency", "domain",
 }  # fmt: skip
 FREE_CALLS = ("AllocateBuffer", "ConcatBitcast", "Sharding", "AsyncCollectiveStart", "AsyncCollectiveDone")
 SLICES = ("dynamic-slice", "slice", "gather")
-# Multiplications of matrices in the kernels of attention that are written in Pallas, by the beginning of their names:
-# jax/experimental/pallas/ops/tpu/splash_attention.
+# Matrix multiplications in the Pallas kernels of jax/experimental/pallas/ops/tpu/splash_attention, by the beginning of
+# their names.
 KERNELS = {"splash_mha_fwd": 2, "splash_mqa_fwd": 2, "splash_mha_dkv": 4, "splash_mqa_dkv": 4}
 KERNELS |= {"splash_mha_dq": 3, "splash_mqa_dq": 3}
 
 
 def flops(module: Module, computation: Computation, instruction: Instruction, attended: float = 1.0) -> float:
-    """Return the floating-point operations of an instruction's multiplications of matrices.
+    """Return the floating-point operations of an instruction's matrix multiplications.
 
-    attended  share of pairs of positions that kernels of attention compute, where their scope does not say it: they
-              skip what the mask excludes
+    attended  share of pairs of positions that attention kernels compute, because they skip masked blocks; for kernels
+              whose scope does not say it
     """
     if instruction.opcode == "convolution":
         return convolution_flops(computation, instruction)
@@ -39,19 +39,19 @@ def flops(module: Module, computation: Computation, instruction: Instruction, at
         sizes = [left[int(place)] for place in contracted[1].split(",") if place] if contracted else []
         return 2.0 * math.prod(instruction.arrays[0].dimensions) * math.prod(sizes)
     if instruction.opcode == "custom-call":
-        ours = attention(computation, instruction)
-        return ours[0] if ours else kernel_flops(computation, instruction) * attended
+        known_cost = attention(computation, instruction)
+        return known_cost[0] if known_cost else kernel_flops(computation, instruction) * attended
     if instruction.opcode in ("fusion", "call", "async-start"):
         return sum(
-            flops(module, inner, inside, attended)
+            flops(module, inner, inner_instruction, attended)
             for inner in (module.called(instruction, how) for how in ("calls", "to_apply") if how in instruction.called)
-            for inside in inner.instructions.values()
+            for inner_instruction in inner.instructions.values()
         )
     return 0.0
 
 
 def attention(computation: Computation, instruction: Instruction) -> tuple[float, float] | None:
-    """Return FLOPs and bytes of HBM of a kernel of `tpulm.models.attention`; None for any other instruction."""
+    """Return FLOPs and HBM bytes of a kernel of `tpulm.models.attention`; None for any other instruction."""
     arrays = (a for name in instruction.operands for a in computation.instructions[name].arrays)
     shapes = [a for a in arrays if len(a.dimensions) == 4][:2]
     if len(shapes) < 2:
@@ -61,7 +61,7 @@ def attention(computation: Computation, instruction: Instruction) -> tuple[float
 
 
 def kernel_flops(computation: Computation, instruction: Instruction) -> float:
-    """Return the FLOPs of a Pallas kernel: as its author estimates, or those of attention; 0 for one not known."""
+    """Return the FLOPs of a Pallas kernel by its own cost estimate or KERNELS; 0 for an unknown kernel."""
     estimate = re.search(r'cost_estimate":\{"flops":"?(\d+)', instruction.attributes)
     if estimate:
         return float(estimate[1])
@@ -74,9 +74,9 @@ def kernel_flops(computation: Computation, instruction: Instruction) -> float:
 
 
 def uncounted(module: Module) -> list[str]:
-    """Return the names of instructions whose FLOPs or bytes nobody knows.
+    """Return the sorted names of instructions with unknown FLOPs or bytes.
 
-    They are Pallas kernels, convolutions without the order of their dimensions, and arrays of an unknown type.
+    They are Pallas kernels, convolutions without dim_labels, and instructions with arrays of an unknown type.
     """
     return sorted(
         instruction.name
@@ -88,23 +88,21 @@ def uncounted(module: Module) -> list[str]:
 
 
 def unknown_flops(computation: Computation, instruction: Instruction) -> bool:
-    """Return whether an instruction computes something of which nobody knows the FLOPs."""
+    """Return whether the FLOPs of a kernel or convolution are unknown."""
     if 'custom_call_target="tpu_custom_call"' in instruction.attributes:
         return not (attention(computation, instruction) or kernel_flops(computation, instruction))
     return instruction.opcode == "convolution" and "dim_labels=" not in instruction.attributes
 
 
 def convolution_flops(computation: Computation, instruction: Instruction) -> float:
-    """Return the FLOPs of a convolution, as which a TPU does all products of matrices; padding costs nothing.
+    """Return the FLOPs of a convolution, the form of all matrix products on a TPU.
 
-    Where both factors have one byte, half: newer chips multiply those at twice the rate of bfloat16.
-
-    Dimensions of a batch are spatial ones here, padded so that each meets its own: only positions of the window that
-    lie in the input count, as in XLA's HloCostAnalysis.
+    Factors of one byte cost half, because newer chips multiply them at twice the rate of bfloat16. Padding costs
+    nothing, as in XLA's HloCostAnalysis: batch dimensions are padded spatial dimensions here.
     """
     factors = [computation.instructions[name].arrays[0] for name in instruction.operands[:2]]
     left, right = (array.dimensions for array in factors)
-    effort = 1.0 if all(BYTES.get(array.kind) == 1 for array in factors) else 2.0
+    flops_per_product = 1.0 if all(BYTES.get(array.kind) == 1 for array in factors) else 2.0
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
     if labels is None:
         return 0.0
@@ -117,44 +115,46 @@ def convolution_flops(computation: Computation, instruction: Instruction) -> flo
     pairs = 1
     for place in range(len(labels[1]) - 2):
         sizes = [left[labels[1].index(str(place))], instruction.arrays[0].dimensions[labels[3].index(str(place))]]
-        of = {key: value.split("x")[place] for key, value in window.items()}
-        size, stride, spread, dilation = (int(of.get(key, 1)) for key in ("size", "stride", "lhs_dilate", "rhs_dilate"))
-        low = int(of.get("pad", "0_0").split("_")[0])
+        axis_window = {key: value.split("x")[place] for key, value in window.items()}
+        size, stride, spread, dilation = (
+            int(axis_window.get(key, 1)) for key in ("size", "stride", "lhs_dilate", "rhs_dilate")
+        )
+        low = int(axis_window.get("pad", "0_0").split("_")[0])
         pairs *= valid_pairs(sizes[0], sizes[1], size, stride, spread, dilation, low)
-    return effort * (batch // int(groups[1]) if groups else batch) * inputs * outputs * pairs
+    return flops_per_product * (batch // int(groups[1]) if groups else batch) * inputs * outputs * pairs
 
 
 @cache
 def valid_pairs(inputs: int, outputs: int, size: int, stride: int, spread: int, dilation: int, low: int) -> int:
-    """Return how many pairs of an output and a place in its window lie on an element of the input."""
+    """Return the number of pairs of an output and a window position that lie on an element of the input."""
     if size == 1 and stride == 1 and spread == 1 and low == 0:
         return min(inputs, outputs)
-    found = 0
+    count = 0
     for place in range(size):
         for output in range(outputs):
             position = output * stride + place * dilation - low
-            found += position % spread == 0 and 0 <= position // spread < inputs
-    return found
+            count += position % spread == 0 and 0 <= position // spread < inputs
+    return count
 
 
 def hbm_bytes(module: Module, computation: Computation, instruction: Instruction) -> int:
-    """Return the bytes that an instruction reads from HBM and writes to it, at least."""
+    """Return a lower bound of the bytes that an instruction reads from HBM and writes to it."""
     opcode = instruction.opcode
     if opcode in FREE or opcode.endswith("-done"):
         return 0
     if opcode == "custom-call" and any(f'"{target}"' in instruction.attributes for target in FREE_CALLS):
         return 0
-    if opcode == "custom-call" and (ours := attention(computation, instruction)):
-        return int(ours[1])
+    if opcode == "custom-call" and (known_cost := attention(computation, instruction)):
+        return int(known_cost[1])
     if opcode.endswith("-start"):
         return copied(computation, instruction)
     sources = [computation.instructions[name] for name in instruction.operands if name in computation.instructions]
     if opcode == "fusion":
         inner = module.called(instruction, "calls")
-        read: dict[str, int] = {}  # an array that is handed over twice need not be read twice
+        reads: dict[str, int] = {}  # an operand that is passed twice is read once
         for parameter, source in zip(inner.parameters, sources, strict=False):
-            read[source.name] = max(read.get(source.name, 0), read_of(module, inner, parameter.name, source.arrays))
-        return sum(read.values()) + written_by(module, inner, instruction.arrays)
+            reads[source.name] = max(reads.get(source.name, 0), read_of(module, inner, parameter.name, source.arrays))
+        return sum(reads.values()) + written_by(module, inner, instruction.arrays)
     if opcode in SLICES:
         moved = instruction.arrays[0].bytes
         return sum(moved for a in (*sources[0].arrays[:1], *instruction.arrays[:1]) if a.hbm)
@@ -166,18 +166,18 @@ def hbm_bytes(module: Module, computation: Computation, instruction: Instruction
 
 
 def copied(computation: Computation, instruction: Instruction) -> int:
-    """Return the bytes of HBM that an asynchronous copy or slice touches: once for each of its ends in HBM."""
+    """Return the HBM bytes of an asynchronous copy or slice: its size for each end in HBM."""
     sources = [computation.instructions[name].arrays[0] for name in instruction.operands]
     if not sources or instruction.opcode not in ("copy-start", "slice-start", "dynamic-slice-start", "async-start"):
         return 0
-    behind = 0 if instruction.opcode == "copy-start" else len(sources)
-    target = instruction.arrays[behind] if behind < len(instruction.arrays) else sources[0]
+    target_index = 0 if instruction.opcode == "copy-start" else len(sources)
+    target = instruction.arrays[target_index] if target_index < len(instruction.arrays) else sources[0]
     moved = min(target.bytes, max(a.bytes for a in sources))
     return moved * (bool(sources[0].hbm) + bool(target.hbm))
 
 
 def read_of(module: Module, computation: Computation, name: str, arrays: tuple[Array, ...]) -> int:
-    """Return the bytes that a fused computation reads of its parameter: of slices only, where it takes only those."""
+    """Return the HBM bytes that a fused computation reads of its parameter `name`, at most those of `arrays`."""
     full = sum(a.hbm for a in arrays)
     if not full:
         return 0
@@ -185,30 +185,30 @@ def read_of(module: Module, computation: Computation, name: str, arrays: tuple[A
 
 
 def part_read(module: Module, computation: Computation, name: str, full: int) -> int:
-    """Return the bytes that the users of a name inside a fusion read of an array of `full` bytes."""
-    found = full if computation.instructions[name] is computation.root else 0
+    """Return the bytes that the users of a name in a fusion read of an array of `full` bytes, which may be slices."""
+    total = full if computation.instructions[name] is computation.root else 0
     for user in computation.users[name]:
         if user.opcode in SLICES and user.operands[0] == name:
-            found += user.arrays[0].bytes
+            total += user.arrays[0].bytes
         elif (user.opcode == "dynamic-update-slice" and user.operands[0] == name) or user.opcode == "tuple":
             continue
         elif user.opcode == "bitcast":
-            found += part_read(module, computation, user.name, full)
+            total += part_read(module, computation, user.name, full)
         elif user.opcode == "fusion":
             inner = module.called(user, "calls")
-            for place in (place for place, operand in enumerate(user.operands) if operand == name):
-                inside = inner.parameters[place].name
-                # What only has another name in there is read by whoever uses it out here.
-                renamed = renames(inner, inside)
-                found += part_read(module, computation, user.name, full) if renamed else 0
-                found += 0 if renamed else part_read(module, inner, inside, full)
+            for index in (index for index, operand in enumerate(user.operands) if operand == name):
+                parameter = inner.parameters[index].name
+                # A fusion that returns the parameter as it is reads nothing; its users do.
+                renamed = renames(inner, parameter)
+                total += part_read(module, computation, user.name, full) if renamed else 0
+                total += 0 if renamed else part_read(module, inner, parameter, full)
         else:
             return full
-    return found
+    return total
 
 
 def renames(computation: Computation, name: str) -> bool:
-    """Return whether a fused computation returns its parameter as it is."""
+    """Return whether a fused computation returns its parameter `name` unchanged."""
     instruction = computation.root
     while instruction is not None and instruction.opcode == "bitcast":
         instruction = computation.instructions[instruction.operands[0]]
@@ -216,7 +216,7 @@ def renames(computation: Computation, name: str) -> bool:
 
 
 def written_by(module: Module, computation: Computation, arrays: tuple[Array, ...]) -> int:
-    """Return the bytes that a fused computation writes to HBM: of an update in place, only the update."""
+    """Return the bytes that a fused computation writes to HBM; an update in place counts only the update."""
     root = computation.root
     if root is None:
         return sum(a.hbm for a in arrays)
@@ -229,7 +229,7 @@ def written_by(module: Module, computation: Computation, arrays: tuple[Array, ..
 
 
 def bytes_written(module: Module, computation: Computation, name: str, array: Array) -> int:
-    """Return the bytes that are written of one result of a fused computation."""
+    """Return the bytes that a fused computation writes for its result `name`."""
     instruction = computation.instructions[name]
     while instruction.opcode == "bitcast":
         instruction = computation.instructions[instruction.operands[0]]

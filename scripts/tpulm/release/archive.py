@@ -1,7 +1,7 @@
-"""What an archive holds, gathered from a working folder, as a zip of which every byte is determined by what is in it.
+"""Gather the files of an archive from a working folder, and write them as a deterministic zip.
 
-Times, owners and order are fixed. manifest.json, the last entry, has the sha256 of each other entry; the file
-NAME-VERSION.zip.sha256 beside the archive has that of the whole. tpulm.release.verify compares them.
+Times, owners and order are fixed. manifest.json, the last entry, has the SHA-256 of each other entry, the file
+NAME-VERSION.zip.sha256 next to the archive that of the whole. tpulm.release.verify checks both.
 """
 
 import hashlib
@@ -23,59 +23,59 @@ from tpulm.release.rebuild import minors_of
 from tpulm.release.verify import MANIFEST, damages_of
 from tpulm.specs.artifacts import CHECKPOINT_FILES
 
-# How an artifact made again is compared: `bytes`, the same on every machine; `numbers`, it follows from floating-point
-# sums, and has the same bytes on the same kind of processor only; `time`, it tells of time or of other runs, and
-# differs in each.
+# How a rebuilt artifact is compared. `bytes`: it is the same on every machine. `numbers`: it depends on floating-point
+# sums, so its bytes are the same only on the same kind of processor. `time`: it depends on time or on other runs.
 BYTES, NUMBERS, TIME = "bytes", "numbers", "time"
 TIMINGS, REPORT = "timings.csv", "results/report.html"
-# Paths of what tells of when jobs ran, or of the runs before, whatever it was made of.
+# Parts of the paths of artifacts that depend on time or on other runs, whatever their inputs are.
 OF_THIS_RUN = (f"/{TIMINGS}", REPORT, "results/history/")
 
 
 def artifacts_of(jobs: Sequence[dict[str, Any]], largest: int) -> dict[str, dict[str, Any]]:
-    """Return every artifact of the jobs by path: bytes, sha256, job, compare, included; `bytes` is None if it has gone.
+    """Return every artifact of the jobs by path: bytes (None for a missing file), sha256, job, compare, included.
 
-    jobs     in an order in which each stands behind those that it follows from
-    largest  bytes of a file up to which the archive holds it
+    jobs     in topological order
+    largest  size limit of included files, bytes
     """
     kinds = comparisons(jobs)
-    found = {}
+    files = {}
     for job in jobs:
         for path, digest in job["outputs"].items():
             size = os.path.getsize(path) if os.path.isfile(path) else None
             compare = TIME if any(part in path for part in OF_THIS_RUN) else kinds[job["id"]]
             included = size is not None and (size <= largest or path.endswith(REPORT))
-            found[path] = {"bytes": size, "sha256": digest, "job": job["id"], "compare": compare, "included": included}
-    return dict(sorted(found.items()))
+            files[path] = {"bytes": size, "sha256": digest, "job": job["id"], "compare": compare, "included": included}
+    return dict(sorted(files.items()))
 
 
 def comparisons(jobs: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Return how the outputs of each job compare with those of another run, by the id of the job."""
-    made = makers(list(jobs))
-    found: dict[str, str] = {}
+    """Return how the outputs of each job are compared (BYTES, NUMBERS or TIME), by the id of the job."""
+    made_by = makers(list(jobs))
+    kind_by_job: dict[str, str] = {}
     for job in jobs:
         kinds = [NUMBERS] if any(Path(path).name == CHECKPOINT_FILES["state"] for path in job["outputs"]) else []
         for path in job["inputs"]:
-            before = maker_of(path, made)
+            maker = maker_of(path, made_by)
             if Path(path).name == TIMINGS and job["rule"] != "collect_history":
                 kinds.append(TIME)
-            elif before and before["id"] in found:
-                kinds.append(found[before["id"]])
-        found[job["id"]] = next((kind for kind in (TIME, NUMBERS) if kind in kinds), BYTES)
-    return found
+            elif maker and maker["id"] in kind_by_job:
+                kinds.append(kind_by_job[maker["id"]])
+        kind_by_job[job["id"]] = next((kind for kind in (TIME, NUMBERS) if kind in kinds), BYTES)
+    return kind_by_job
 
 
-def outside_of(jobs: list[dict[str, Any]], own: Container[str]) -> dict[str, str | None]:
-    """Return the files that jobs read and no job made, the user's text above all: sha256 by path.
+def outside_of(jobs: list[dict[str, Any]], source_paths: Container[str]) -> dict[str, str | None]:
+    """Return the SHA-256 of files that jobs read and no job made, such as the user's text, by path.
 
-    own  paths of the workflow's own source, such as the templates of the report, which are left out
+    source_paths  paths of the workflow's source, such as the templates of the report, which are left out
     """
-    made = makers(jobs)
+    made_by = makers(jobs)
     read = {path: digest for job in jobs for path, digest in job["inputs"].items()}
-    return {path: digest for path, digest in sorted(read.items()) if path not in own and maker_of(path, made) is None}
+    outside = sorted(path for path in read if path not in source_paths and maker_of(path, made_by) is None)
+    return {path: read[path] for path in outside}
 
 
-# What of the workflow's folder is its source; other files there, such as texts, are the user's.
+# Source in the workflow's folder; other files there, such as texts, are the user's.
 PARTS = (
     *("Snakefile", "config.yaml", "rules", "scripts", "schemas", "envs", "profiles", "report", "recipes", "tools"),
     *("tests", "benchmarks", ".ci", "Makefile", "pyproject.toml", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"),
@@ -86,28 +86,28 @@ GENERATED = ("docs/_build/", "docs/reference/")  # by `make docs`
 
 
 def source_files(root: Path) -> dict[str, Path]:
-    """Return the files of the workflow's source by their paths in its folder, sorted; in a repository, without ignored.
+    """Return the sorted files of the workflow's source by relative path, without those that git ignores.
 
-    Raises UserError where a file is not to be given away: a secret, or a link to what is not in the folder.
+    Raises UserError for a file with a secret, or a link to a file outside the folder.
     """
     names = listed(root, "--cached", "--others", "--exclude-standard")
     if "Snakefile" not in listed(root, "--cached"):
-        places = [root / part for part in PARTS]
-        paths = [path for place in places for path in ([place] if place.is_file() else place.rglob("*"))]
+        parts = [root / part for part in PARTS]
+        paths = [path for part in parts for path in ([part] if part.is_file() else part.rglob("*"))]
         names = [path.relative_to(root).as_posix() for path in paths]
         names = [name for name in names if not name.startswith(GENERATED)]
-    found = {}
+    files = {}
     for name in sorted(set(names)):
         path = root / name
         if not name.endswith(ENDINGS) and (path.is_symlink() or path.is_file()):
             check_file(name, path, root)
-            found[name] = path
-    return found
+            files[name] = path
+    return files
 
 
 def check_file(name: str, path: Path, root: Path) -> None:
-    """Refuse a file that cannot be in an archive, or must not be. Raises UserError."""
-    if not name.isprintable() or "\\" in name:  # as undecodable bytes, too
+    """Raise UserError for a file that cannot be in an archive, or must not be."""
+    if not name.isprintable() or "\\" in name:  # undecodable bytes are not printable
         raise UserError(f"the workflow's folder has a file named {name!a}; nothing is archived. Rename it.")
     if not path.is_file() or not path.resolve().is_relative_to(root.resolve()):
         raise UserError(
@@ -123,36 +123,36 @@ TAKE_IT_OUT = "Take it out, or add the file to .gitignore."
 
 
 def refuse_secrets(name: str, content: bytes) -> None:
-    """Raise UserError where a file has what looks like a secret, or one of this environment."""
-    if found := find_secret(content):
-        what, place = found
-        line = content.count(b"\n", 0, place) + 1
+    """Raise UserError if content has what looks like a secret, or a secret of this environment."""
+    if match := find_secret(content):
+        kind, offset = match
+        line = content.count(b"\n", 0, offset) + 1
         raise UserError(
-            f"{name} has {what}, in line {line}, which an archive would publish; nothing is archived. {TAKE_IT_OUT}"
+            f"{name} has {kind}, in line {line}, which an archive would publish; nothing is archived. {TAKE_IT_OUT}"
         )
 
 
-def listed(root: Path, *which: str) -> list[str]:
-    """Return the files of the source that git lists; none where the folder is in no repository."""
-    return [name for name in (git(root, "ls-files", "-z", *which, "--", *PARTS) or "").split("\0") if name]
+def listed(root: Path, *options: str) -> list[str]:
+    """Return the source files that `git ls-files` lists with these options; empty outside a repository."""
+    return [name for name in (git(root, "ls-files", "-z", *options, "--", *PARTS) or "").split("\0") if name]
 
 
 def git(root: Path, *arguments: str) -> str | None:
-    """Return the output of git in a folder; None where it fails."""
-    # Neither the user's settings nor a lock: this only reads. But what the user ignores everywhere is ignored here.
+    """Return the output of git in a folder; None if it fails."""
+    # Reading needs neither the user's settings nor a lock. The user's global ignore file still applies.
     environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     if "--exclude-standard" not in arguments:
         environment["GIT_CONFIG_GLOBAL"] = os.devnull
     try:
         command = ["git", "-c", "safe.directory=*", "-C", str(root), *arguments]
-        done = subprocess.run(command, capture_output=True, env=environment, check=False)
+        process = subprocess.run(command, capture_output=True, env=environment, check=False)
     except OSError:
         return None
-    return None if done.returncode else done.stdout.decode("utf-8", "surrogateescape")
+    return None if process.returncode else process.stdout.decode("utf-8", "surrogateescape")
 
 
 def version_of(root: Path) -> tuple[dict[str, Any], str]:
-    """Return commit (None where the folder is in no repository of its own) and untracked files; and the diff to it."""
+    """Return commit (None without a repository), whether the source has changed, untracked files; and the diff."""
     tracked = listed(root, "--cached")
     if "Snakefile" not in tracked:
         return {"commit": None, "changed": None, "untracked": []}, ""
@@ -166,9 +166,9 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # the time of every entry
 
 
 def write_zip(path: Path, files: Mapping[str, bytes | Path], manifest: Mapping[str, Any]) -> None:
-    """Write files by their names in the archive, and a manifest that has these keys and `files`.
+    """Write a zip of files by their names in it, and a manifest with the given keys and `files`.
 
-    Raises UserError where what was written is none that tpulm.release.verify finds whole.
+    Raises UserError if tpulm.release.verify finds damage in the zip.
     """
     listed: dict[str, dict[str, Any]] = {}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -184,10 +184,10 @@ def write_zip(path: Path, files: Mapping[str, bytes | Path], manifest: Mapping[s
 
 
 def add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
-    """Add an entry, of which no byte depends on when or where it is added."""
+    """Add an entry whose bytes do not depend on time or machine."""
     entry = zipfile.ZipInfo(name, EPOCH)
     entry.compress_type = zipfile.ZIP_DEFLATED
-    entry.create_system, entry.external_attr = 3, 0o100644 << 16  # as Unix does, on any system
+    entry.create_system, entry.external_attr = 3, 0o100644 << 16  # those of Unix on any system
     archive.writestr(entry, content)
 
 
@@ -230,14 +230,14 @@ How every number of this run came about: what was trained, on what, by which job
 def archive_files(
     recipe: Mapping[str, Any], targets: Iterable[str], root: Path
 ) -> tuple[dict[str, bytes | Path], dict[str, Any]]:
-    """Return the files of an archive by their names in it, and the manifest without them.
+    """Return the files of an archive by their names in it, and the manifest without `files`.
 
-    recipe   name, version, largest_file_mb; title, license; given, path and text of the config's files by their names
-             in the archive; overrides, what --config gave; completed, the config; target, the archive's path
-    targets  the artifacts that are archived, with everything that they followed from
+    recipe   name, version, largest_file_mb, title, license; given (path and text of the config's files by their names
+             in the archive), overrides (of --config), completed (the config), target (path of the archive)
+    targets  artifacts to archive, with everything that they were made from
     root     folder of the workflow's source
 
-    Raises UserError where a job is not known, an artifact is not the one that its job made, or a file has a secret.
+    Raises UserError for an unknown job, an artifact that has changed since its job, or a file with a secret.
     """
     jobs = ancestors(list(targets), job_record.known_jobs())
     if not jobs:
@@ -245,34 +245,32 @@ def archive_files(
     ledger.refuse_changed(makers(jobs), jobs)
     largest = int(recipe["largest_file_mb"] * 1e6)
     source = source_files(root)
-    own = {os.path.relpath(path): f"source/{name}" for name, path in source.items()}
-    artifacts, outside = artifacts_of(jobs, largest), outside_of(jobs, own)
+    source_names = {os.path.relpath(path): f"source/{name}" for name, path in source.items()}
+    artifacts, outside = artifacts_of(jobs, largest), outside_of(jobs, source_names)
     version, diff = version_of(root)
     manifest = {"format": 1, "artifacts": artifacts, "outside": outside, "source": version}
     manifest |= {key: recipe[key] for key in ("name", "version", "overrides", "target")}
-    for given in recipe["given"].values():
-        refuse_secrets(given["path"], given["text"].encode())
-    manifest["configfiles"] = {name: given["path"] for name, given in recipe["given"].items()}
+    for config_file in recipe["given"].values():
+        refuse_secrets(config_file["path"], config_file["text"].encode())
+    manifest["configfiles"] = {name: config_file["path"] for name, config_file in recipe["given"].items()}
     files: dict[str, bytes | Path] = {path: Path(path) for path, facts in artifacts.items() if facts["included"]}
     files |= {f"source/{name}": path for name, path in source.items()}
-    files |= {name: given["text"].encode() for name, given in recipe["given"].items()}
+    files |= {name: config_file["text"].encode() for name, config_file in recipe["given"].items()}
     files["config/completed.json"] = as_json(recipe["completed"])
     files |= {"source.diff": diff.encode("utf-8", "surrogateescape")} if diff else {}
-    # The software of a job says which of its packages it used.
+    # The software of a job names the packages that it used.
     files[JOBS] = as_json([{key: value for key, value in job.items() if key != "packages"} for job in jobs])
     files |= {"verify.py": Path(__file__).with_name("verify.py"), "__main__.py": PROGRAM.encode()}
     files["README.md"] = readme(recipe, manifest, largest, minors_of(jobs)).encode()
-    files["ro-crate-metadata.json"] = as_json(crate_of(recipe, jobs, manifest, own, sorted(files)))
+    files["ro-crate-metadata.json"] = as_json(crate_of(recipe, jobs, manifest, source_names, sorted(files)))
     return files, manifest
 
 
 def readme(recipe: Mapping[str, Any], manifest: Mapping[str, Any], largest: int, pythons: list[str]) -> str:
-    """Return the README of an archive; pythons  the versions of Python that the run had."""
+    """Return the README of an archive; largest  in bytes; pythons  the run's minor versions of Python."""
     version, artifacts = manifest["source"], manifest["artifacts"]
     commit = f" at commit {version['commit']}" if version["commit"] else ""
-    changed = (
-        f"\n{len(version['untracked'])} files of the source are not in the commit; `source.diff` has what differs.\n"
-    )
+    note = f"\n{len(version['untracked'])} files of the source are not in the commit; `source.diff` has what differs.\n"
     return README.format(
         name=recipe["name"],
         version=recipe["version"],
@@ -283,10 +281,10 @@ def readme(recipe: Mapping[str, Any], manifest: Mapping[str, Any], largest: int,
         commit=commit + (" and changed since" if version["changed"] else ""),
         kept=sum(facts["included"] for facts in artifacts.values()),
         all=len(artifacts),
-        changed=changed if version["changed"] else "",
+        changed=note if version["changed"] else "",
     )
 
 
 def as_json(value: Any) -> bytes:
-    """Return a value as JSON."""
+    """Return a value as indented JSON with sorted keys."""
     return json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True).encode() + b"\n"

@@ -1,8 +1,8 @@
-"""The provenance of a run as an RO-Crate of the profile Provenance Run Crate 0.5.
+"""Describe the provenance of a run as an RO-Crate of the profile Provenance Run Crate 0.5.
 
-https://www.researchobject.org/workflow-run-crate/profiles/provenance_run_crate: the Snakefile is the workflow, a rule's
-script a tool, a rule a step; the run of the workflow, and of each tool, is an action that has files as object and
-result. A file that the archive does not hold is named by its hash (RFC 6920).
+https://www.researchobject.org/workflow-run-crate/profiles/provenance_run_crate: the Snakefile is the workflow, the
+script of a rule a tool, a rule a step. The run of the workflow and of each tool is an action with files as object and
+result. A file outside the archive is named by its hash (RFC 6920).
 """
 
 import base64
@@ -31,7 +31,7 @@ FORMATS = {
     ".svg": "image/svg+xml", ".parquet": "application/vnd.apache.parquet", ".py": "text/x-python", ".txt": "text/plain",
     ".yaml": "text/yaml", ".zip": "application/zip",
 }  # fmt: skip
-# What an attempt has used: key of its record, unit as schema.org names it (UN/CEFACT), name.
+# Resources of an attempt: key of its record, unit of schema.org (UN/CEFACT), name.
 USAGE = {
     "seconds": ("SEC", "elapsed time"),
     "cpu_seconds": ("SEC", "processor time"),
@@ -44,43 +44,43 @@ def crate_of(
     recipe: Mapping[str, Any],
     jobs: Sequence[Mapping[str, Any]],
     manifest: Mapping[str, Any],
-    own: Mapping[str, str],
+    source_names: Mapping[str, str],
     names: Iterable[str],
 ) -> dict[str, Any]:
-    """Return ro-crate-metadata.json.
+    """Return the content of ro-crate-metadata.json.
 
-    recipe    name, version, title, license
-    jobs      as tpulm.release.provenance has them, with checksums
-    manifest  artifacts, outside (what was read) and source (commit)
-    own       files of the workflow's source: their names in the archive by path
-    names     the files of the archive
+    recipe        name, version, title, license
+    jobs          records of jobs, with checksums
+    manifest      artifacts, outside (files that were read), source (commit)
+    source_names  names in the archive of the workflow's source, by path
+    names         files of the archive
     """
-    return Crate(recipe, jobs, manifest, own).described(names)
+    return Crate(recipe, jobs, manifest, source_names).described(names)
 
 
 def when(seconds: float) -> str:
-    """Return a time in seconds since 1970 as ISO 8601 has it."""
+    """Return a Unix time in seconds as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def named_by_hash(path: str, sha256: str) -> str:
-    """Return the ni: URI of a file, with its path, as files of the same content are several."""
+    """Return the ni: URI of a file; its path distinguishes files with the same content."""
     digest = base64.urlsafe_b64encode(bytes.fromhex(sha256)).decode().rstrip("=")
     return f"ni:///sha-256;{digest}?path={quote(path)}"
 
 
 class Crate:
-    """A crate under construction."""
+    """An RO-Crate under construction."""
 
     def __init__(
         self,
         recipe: Mapping[str, Any],
         jobs: Sequence[Mapping[str, Any]],
         manifest: Mapping[str, Any],
-        own: Mapping[str, str],
+        source_names: Mapping[str, str],
     ):
         """Describe the archive as a whole."""
-        self.recipe, self.jobs, self.manifest, self.own = recipe, jobs, manifest, own
+        self.recipe, self.jobs, self.manifest, self.source_names = recipe, jobs, manifest, source_names
         self.files: dict[str, Any] = {}
         self.crate = ROCrate(gen_preview=False, version="1.1")
         self.crate.metadata.extra_contexts.append(f"{TERMS}/context")
@@ -97,11 +97,11 @@ class Crate:
         ]
 
     def context(self, uri: str, kind: str, **properties: Any) -> ContextEntity:
-        """Add an entity that is no file."""
+        """Add an entity that is no file, and return it."""
         return self.crate.add(ContextEntity(self.crate, uri, properties={"@type": kind, **properties}))
 
     def file(self, path: str, digest: str | None, here: str | None, size: int | None = None) -> Any:
-        """Return the entity of a file, by the name `here` that it has in the archive, if it is there."""
+        """Return the entity of a file, which is added once; here  its name in the archive, None outside of it."""
         if path not in self.files:
             facts = {"name": path, "alternateName": path}
             facts |= {"sha256": digest} if digest else {}
@@ -117,18 +117,18 @@ class Crate:
         return self.files[path]
 
     def artifact(self, path: str) -> list[Any]:
-        """Return the entities of what a job names: a file, or the files of a folder."""
+        """Return the entities of a path in a job's record: of a file, or of the files of a folder."""
         known = self.manifest["artifacts"]
-        found = [path] if path in known else [name for name in known if name.startswith(f"{path}/")]
-        if found:
+        paths = [path] if path in known else [name for name in known if name.startswith(f"{path}/")]
+        if paths:
             return [
                 self.file(name, known[name]["sha256"], name if known[name]["included"] else None, known[name]["bytes"])
-                for name in found
+                for name in paths
             ]
-        return [self.file(path, self.manifest["outside"].get(path), self.own.get(path))]
+        return [self.file(path, self.manifest["outside"].get(path), self.source_names.get(path))]
 
     def tools(self) -> tuple[dict[str, Any], dict[str, Any], ContextEntity]:
-        """Add the workflow, a tool and a step for each rule, and Snakemake; return tools and steps by rule, and it."""
+        """Add the workflow, tools, steps and Snakemake; return tools and steps by rule, and Snakemake's entity."""
         scripts = {job["rule"]: job["script"] for job in self.jobs}
         version = self.manifest["source"]["commit"] or self.recipe["version"]
         engine = self.context(
@@ -157,27 +157,27 @@ class Crate:
         return tools, steps, engine
 
     def action(self, job: Mapping[str, Any], tool: Any) -> ContextEntity:
-        """Add the run of a job; return it."""
+        """Add the run of a job, and return its entity."""
         last = job["attempts"][-1]
-        used = [
+        usage = [
             self.context(
                 f"#{job['id']}/{key}", "PropertyValue", propertyID=f"{TERMS}#{key}", name=name, unitCode=unit,
                 value=str(last[key]),
             )
             for key, (unit, name) in USAGE.items() if last.get(key) is not None
         ]  # fmt: skip
-        given = [entity for path in sorted(job["inputs"]) for entity in self.artifact(path)]
+        inputs = [entity for path in sorted(job["inputs"]) for entity in self.artifact(path)]
         if job["params"] is not None:
             value = json.dumps(job["params"], sort_keys=True, ensure_ascii=False, default=str)
-            given.append(self.context(f"#{job['id']}/recipe", "PropertyValue", name="recipe", value=value))
-        facts: dict[str, Any] = {"name": f"{job['rule']} {job['id']}", "instrument": tool, "object": given}
+            inputs.append(self.context(f"#{job['id']}/recipe", "PropertyValue", name="recipe", value=value))
+        facts: dict[str, Any] = {"name": f"{job['rule']} {job['id']}", "instrument": tool, "object": inputs}
         facts["result"] = [entity for path in sorted(job["outputs"]) for entity in self.artifact(path)]
         facts |= {"startTime": when(job["start"]), "endTime": when(job["start"] + job["seconds"])}
-        facts |= {"actionStatus": DONE, "resourceUsage": used, "description": description_of(job)}
+        facts |= {"actionStatus": DONE, "resourceUsage": usage, "description": description_of(job)}
         return self.context(f"#{job['id']}", "CreateAction", **facts)
 
     def described(self, names: Iterable[str]) -> dict[str, Any]:
-        """Add everything; return the metadata, in an order that does not depend on how they were made."""
+        """Add all entities, and return the metadata in an order that depends only on their content."""
         tools, steps, engine = self.tools()
         actions = [self.action(job, tools[job["rule"]]) for job in self.jobs]
         controls = [
@@ -185,8 +185,8 @@ class Crate:
                          name=f"step {job['rule']}")
             for job, action in zip(self.jobs, actions, strict=True)
         ]  # fmt: skip
-        here = set(names)
-        configs = [self.file(name, None, name) for name in sorted(here) if name.startswith("config/")]
+        archived = set(names)
+        configs = [self.file(name, None, name) for name in sorted(archived) if name.startswith("config/")]
         read = [entity for path in self.manifest["outside"] for entity in self.artifact(path)]
         results = [entity for path in self.manifest["artifacts"] for entity in self.artifact(path)]
         run = self.context(
@@ -198,7 +198,7 @@ class Crate:
             result=run, startTime=self.began, endTime=self.ended,
         )  # fmt: skip
         self.crate.root_dataset["mentions"] = [run, organized, *actions]
-        for name in sorted(here - {unquote(entity["@id"]) for entity in self.crate.data_entities}):
+        for name in sorted(archived - {unquote(entity["@id"]) for entity in self.crate.data_entities}):
             self.file(name, None, name)
         metadata = self.crate.metadata.generate()
         metadata["@graph"] = sorted(metadata["@graph"], key=lambda entity: entity["@id"])
@@ -206,7 +206,7 @@ class Crate:
 
 
 def description_of(job: Mapping[str, Any]) -> str:
-    """Return where and with what a job ran, and its attempts, in words."""
+    """Return host, software, accelerators and attempts of a job in words."""
     host = job["host"]
     where = f"{host['processors']} x {host['processor']} ({host['machine']}, {host['system']})"
     parts = [f"log {job['log']}", where, f"Python {host['python']}"]

@@ -1,4 +1,4 @@
-"""How a file came to be, back to the text, as lines to print: of a working folder or an archive."""
+"""Trace the provenance of a file of a working folder or an archive, back to the text, as lines to print."""
 
 import json
 import time
@@ -13,60 +13,61 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import sha256
 from tpulm.core.ledger import COPIES, FOLDER, Job, folder_of, jobs_of, maker_of, makers, replaced_since
 
-WIDTH = 110  # characters of params that are shown
-ALIKE, FILES = 3, 8  # jobs of one rule, and files of one job, that a job's inputs are shown of
+# Limits of what is shown: characters of params; jobs of one rule, and files of one job, among a job's inputs.
+WIDTH = 110
+ALIKE, FILES = 3, 8
 JOBS = "jobs.json"  # in an archive
 
 
 def known_jobs(place: Path, file: str) -> list[Job]:
-    """Return the jobs of an archive (the file, or the folder that it was unpacked to), or of a file's ledger.
+    """Return the jobs of an archive (zip or unpacked folder), or of the ledger of a file in a working folder.
 
-    Raises UserError for what is no archive, or one of an earlier version.
+    Raises UserError for a file that is no archive, or an archive of an earlier version.
     """
     if place.is_file() and not zipfile.is_zipfile(place):
         raise UserError(f"{place} is not an archive; allowed: a folder, or an archive of `snakemake archive`.")
-    kept = zipfile.Path(place, JOBS) if place.is_file() else place / JOBS
-    if not kept.is_file():
-        copies = [path.relative_to(place) for path in place.glob(f"{COPIES}**/{FOLDER}")]
-        return [job for folder in (folder_of(file), *copies) for job in jobs_of(place, folder)]
-    jobs = list(json.loads(kept.read_text(encoding="utf-8")))
+    jobs_file = zipfile.Path(place, JOBS) if place.is_file() else place / JOBS
+    if not jobs_file.is_file():
+        copied_ledgers = [path.relative_to(place) for path in place.glob(f"{COPIES}**/{FOLDER}")]
+        return [job for folder in (folder_of(file), *copied_ledgers) for job in jobs_of(place, folder)]
+    jobs = list(json.loads(jobs_file.read_text(encoding="utf-8")))
     if any("script" not in job for job in jobs):
         raise UserError(f"{place} is of an earlier version; unpack it and use source/tools/provenance.py in it.")
     return jobs
 
 
 def provenance(file: str, place: Path, everything: bool = False) -> Iterator[str]:
-    """Yield the lines that say how a file came to be. Raises UserError where no job is known to have made it.
+    """Yield the lines on the provenance of a file. Raises UserError if no known job made it.
 
-    everything  whether to tell of every job, also of many that are alike
+    everything  whether to show every job, even if many are alike
     """
-    made = makers(known_jobs(place, file))
-    job = maker_of(file, made)
+    made_by = makers(known_jobs(place, file))
+    job = maker_of(file, made_by)
     if job is None:
-        near = sorted(path for path in made if Path(path).name == Path(file).name)[:3]
-        more = f"; did you mean {', '.join(near)}?" if near else "; allowed: a file that the workflow wrote."
+        similar = sorted(path for path in made_by if Path(path).name == Path(file).name)[:3]
+        more = f"; did you mean {', '.join(similar)}?" if similar else "; allowed: a file that the workflow wrote."
         raise UserError(f"no record in {place} says what made {file}{more}")
     shown: set[str] = set()
-    # What is still to be said, the next thing last: a line, or a job with its indent and how many like it led here. A
-    # chain of checkpoints can be longer than Python's stack.
-    known, now = job["outputs"].get(file), place / file
-    changed = known and now.is_file() and sha256(now) != known
-    waiting: list[str | tuple[Job, str, int]] = [(job, "", 0), f"{file}{'  changed since' if changed else ''}"]
-    while waiting:
-        entry = waiting.pop()
+    # A stack of lines, and of jobs with their indent and chain length. Recursion would fail: a chain of checkpoints can
+    # be longer than Python's stack.
+    recorded, current = job["outputs"].get(file), place / file
+    changed = recorded and current.is_file() and sha256(current) != recorded
+    pending: list[str | tuple[Job, str, int]] = [(job, "", 0), f"{file}{'  changed since' if changed else ''}"]
+    while pending:
+        entry = pending.pop()
         if isinstance(entry, str):
             yield entry
         else:
-            waiting += reversed(list(lines_of(*entry, made, shown, everything)))
+            pending += reversed(list(lines_of(*entry, made_by, shown, everything)))
 
 
 def lines_of(
-    job: Job, indent: str, depth: int, made: Mapping[str, Job], shown: set[str], everything: bool
+    job: Job, indent: str, depth: int, made_by: Mapping[str, Job], shown: set[str], everything: bool
 ) -> Iterator[str | tuple[Job, str, int]]:
-    """Yield the lines about a job, and each job that it follows from, in their places.
+    """Yield the lines about a job, and in their places the jobs that it read from.
 
-    A job that was told of is only named. Of jobs of one rule that it reads from, or that are a chain before it, the
-    first few stand for all, unless `everything` is asked for.
+    A job that was shown before is only named. Without `everything`, only the first jobs of each rule are shown, both
+    among those that it read from and in a chain before it.
     """
     if job["id"] in shown:
         yield f"{indent}  as above: {job['rule']} {job['id']}"
@@ -77,71 +78,71 @@ def lines_of(
     if job["params"]:
         text = json.dumps(job["params"], ensure_ascii=False, sort_keys=True, default=str)
         yield f"{indent}  params {text if len(text) <= WIDTH else text[: WIDTH - 3] + '...'}"
-    outside, replaced, groups = read_by(job, made)
-    few = len(outside) if everything else ALIKE
-    for path in outside[:few]:
+    outside, replaced, groups = read_by(job, made_by)
+    limit = len(outside) if everything else ALIKE
+    for path in outside[:limit]:
         yield f"{indent}  |- {path}{digest(job['inputs'][path])}  from outside the workflow"
-    if len(outside) > few:
-        yield f"{indent}  |- … and {len(outside) - few:,} more from outside the workflow"
-    few = len(replaced) if everything else ALIKE
-    for path, later in replaced[:few]:
+    if len(outside) > limit:
+        yield f"{indent}  |- … and {len(outside) - limit:,} more from outside the workflow"
+    limit = len(replaced) if everything else ALIKE
+    for path, later in replaced[:limit]:
         moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(later["start"]))
-        by = f"{later['rule']} {later['id']}, {moment}"
-        yield f"{indent}  |- {path}{digest(job['inputs'][path])}  replaced since by {by}"
-    if len(replaced) > few:
-        yield f"{indent}  |- … and {len(replaced) - few:,} more that were replaced since"
-    rules = Counter(before["rule"] for before, _ in groups.values())
+        replacement = f"{later['rule']} {later['id']}, {moment}"
+        yield f"{indent}  |- {path}{digest(job['inputs'][path])}  replaced since by {replacement}"
+    if len(replaced) > limit:
+        yield f"{indent}  |- … and {len(replaced) - limit:,} more that were replaced since"
+    rules = Counter(maker["rule"] for maker, _ in groups.values())
     counted: Counter[str] = Counter()
-    for number, (before, paths) in enumerate(groups.values(), start=1):
-        counted[before["rule"]] += 1
-        if not everything and counted[before["rule"]] > ALIKE:
-            if counted[before["rule"]] == rules[before["rule"]]:
-                yield f"{indent}  |- … and {rules[before['rule']] - ALIKE:,} more of the same rule, {before['rule']}"
+    for number, (maker, paths) in enumerate(groups.values(), start=1):
+        counted[maker["rule"]] += 1
+        if not everything and counted[maker["rule"]] > ALIKE:
+            if counted[maker["rule"]] == rules[maker["rule"]]:
+                yield f"{indent}  |- … and {rules[maker['rule']] - ALIKE:,} more of the same rule, {maker['rule']}"
             continue
-        few = len(paths) if everything else FILES
-        for path in paths[:few]:
+        limit = len(paths) if everything else FILES
+        for path in paths[:limit]:
             yield f"{indent}  |- {path}{digest(job['inputs'][path])}"
-        if len(paths) > few:
-            yield f"{indent}  |- … and {len(paths) - few:,} more of the same job"
-        if before["id"] == job["id"]:
+        if len(paths) > limit:
+            yield f"{indent}  |- … and {len(paths) - limit:,} more of the same job"
+        if maker["id"] == job["id"]:
             continue
         inner, links = indent + ("     " if number == len(groups) else "  |  "), 0
-        if before["rule"] == job["rule"]:
+        if maker["rule"] == job["rule"]:
             links = depth + 1
-            skipped, first = chain_before(before, made) if links >= ALIKE and not everything else (0, before)
+            skipped, first = chain_before(maker, made_by) if links >= ALIKE and not everything else (0, maker)
             if skipped:
                 yield f"{inner}  … after {skipped:,} more of the same rule; the first:"
-                before = first
-        yield before, inner, links
+                maker = first
+        yield maker, inner, links
 
 
 def read_by(
-    job: Job, made: Mapping[str, Job]
+    job: Job, made_by: Mapping[str, Job]
 ) -> tuple[list[str], list[tuple[str, Job]], dict[str, tuple[Job, list[str]]]]:
-    """Return the inputs of a job that no job made; those that a later job replaced, with it; and the others.
+    """Return the inputs of a job that no job made, (path, later job) for those replaced since, and the others.
 
-    The others are by the id of the job that made them, each with its files.
+    The others are jobs with the files that they made, by the job's id.
     """
     groups: dict[str, tuple[Job, list[str]]] = {}
     outside, replaced = [], []
     for path in sorted(job["inputs"]):
-        before = maker_of(path, made)
-        if before is None:
+        maker = maker_of(path, made_by)
+        if maker is None:
             outside.append(path)
-        elif replaced_since(job, path, before):
-            replaced.append((path, before))
+        elif replaced_since(job, path, maker):
+            replaced.append((path, maker))
         else:
-            groups.setdefault(before["id"], (before, []))[1].append(path)
+            groups.setdefault(maker["id"], (maker, []))[1].append(path)
     return outside, replaced, groups
 
 
-def chain_before(job: Job, made: Mapping[str, Job]) -> tuple[int, Job]:
-    """Return how many jobs of a chain of one rule are left out to come from a job to the first one, and the first."""
+def chain_before(job: Job, made_by: Mapping[str, Job]) -> tuple[int, Job]:
+    """Return the number of jobs between a job and the first one of its chain of one rule, and that first job."""
     seen = {job["id"]}
     while True:
-        known = [(path, one) for path in job["inputs"] if (one := maker_of(path, made))]
-        before = [one for path, one in known if one["rule"] == job["rule"] and not replaced_since(job, path, one)]
-        earlier = next((one for one in before if one["id"] not in seen), None)
+        read_from = [(path, maker) for path in job["inputs"] if (maker := maker_of(path, made_by))]
+        current = [maker for path, maker in read_from if not replaced_since(job, path, maker)]
+        earlier = next((maker for maker in current if maker["rule"] == job["rule"] and maker["id"] not in seen), None)
         if earlier is None:
             return len(seen) - 1, job
         job = earlier
@@ -149,12 +150,12 @@ def chain_before(job: Job, made: Mapping[str, Job]) -> tuple[int, Job]:
 
 
 def digest(sha256: str | None) -> str:
-    """Return the beginning of a file's hash, where it is known."""
+    """Return the first digits of a file's hash, indented; empty if it is unknown."""
     return f"  {sha256[:12]}" if sha256 else ""
 
 
 def when(job: Mapping[str, Any]) -> str:
-    """Return when and where a job ran, in words."""
+    """Return time, duration, attempts, host and accelerators of a job in words."""
     moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(job["start"]))
     parts = [moment, f"{job['seconds']:.1f} s"]
     if len(job["attempts"]) > 1:

@@ -1,11 +1,10 @@
-"""Artifacts at the Hugging Face Hub and in buckets: what differs is written, and nothing else.
+"""Publish artifacts to the Hugging Face Hub and to buckets, writing only what differs.
 
-What is not of the artifact any more is deleted only where the receipt of the last publication names it: what others put
-beside it, or another clone, stays.
+Files that the artifact no longer has are deleted only if the receipt of the last publication names them: files of
+others, or of another clone, stay.
 
-At the hub, an attempt that fails is repeated after 1, 2, 4, 8 and 16 seconds. huggingface_hub asks what is there: it
-sends no file again that arrived before the connection broke, and makes no commit where nothing differs.
-HF_ENDPOINT sets another hub, as for all of its clients. HF_TOKEN is the token; no other place is looked at for one.
+A failed attempt at the hub is repeated after 1, 2, 4, 8 and 16 seconds. huggingface_hub uploads no file twice, and
+makes no commit without a difference. HF_ENDPOINT sets another hub. The token is only read from HF_TOKEN.
 """
 
 import base64
@@ -24,33 +23,31 @@ from tpulm.specs.artifacts import CARD, MANIFEST
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-# What tells of the other files: it comes when they are there.
+# Files that describe the others, and are written after them.
 LAST = (MANIFEST, CARD)
 
 
 def checked(recipe: Mapping, inputs: Sequence[str]) -> dict[str, Path]:
-    """Return the files of an artifact, see `published_files`. Raises UserError where one is not as its job left it.
-
-    recipe  names
-    """
+    """Return `published_files` of recipe["names"]. Raises UserError for a file that has changed since its job."""
     ledger.refuse_changed(inputs, job_record.known_jobs())
     return published_files(recipe["names"], inputs)
 
 
 def published_files(names: Iterable[str], inputs: Iterable[str]) -> dict[str, Path]:
-    """Return the files of an artifact by their paths at the place that they go to, in the order in which they go.
+    """Return the files of an artifact by their paths at the destination, in the order of writing.
 
-    names  the paths there of `inputs`; of a folder, each file goes where it is in there, apart from hidden ones
+    names   destination paths of `inputs`
+    inputs  files, and folders, which stand for their files without hidden ones
     """
-    found = {}
+    files = {}
     for name, path in zip(names, map(Path, inputs), strict=True):
         for file in files_of(path):
-            found[(Path(name) / file.relative_to(path)).as_posix()] = file
-    return {name: found[name] for name in sorted(found, key=lambda name: (name in LAST, name))}
+            files[(Path(name) / file.relative_to(path)).as_posix()] = file
+    return {name: files[name] for name in sorted(files, key=lambda name: (name in LAST, name))}
 
 
 def last_receipt(log: str) -> dict:
-    """Return the receipt of the last publication by the job with this log; an empty one where there is none."""
+    """Return the receipt of the last publication by the job with this log; {} without one."""
     return dict(([{}] + ledger.notes_of(ledger.path_of(log), "receipt"))[-1])
 
 
@@ -60,67 +57,67 @@ def write_receipt(path: str, receipt: Mapping) -> None:
     write_json(path, receipt)
 
 
-def receipt_of(place: str, found: Mapping[str, Path], **more: str) -> dict:
-    """Return the receipt of a publication: place; files, the SHA-256 of each; and `more`."""
-    return {"place": place, **more, "files": {name: sha256(path) for name, path in found.items()}}
+def receipt_of(place: str, files: Mapping[str, Path], **extra: str) -> dict:
+    """Return the receipt of a publication: place, the SHA-256 of each file under "files", and `extra`."""
+    return {"place": place, **extra, "files": {name: sha256(path) for name, path in files.items()}}
 
 
-def outdated(found: Mapping[str, Path], before: Mapping, place: str) -> list[str]:
-    """Return the files of the last publication, by its receipt `before`, that the artifact has no more."""
-    sent = before.get("files", {}) if before.get("place") == place else {}
-    return sorted(sent.keys() - found.keys())
+def outdated(files: Mapping[str, Path], last: Mapping, place: str) -> list[str]:
+    """Return the sorted files in the receipt `last` of the same place that the artifact no longer has."""
+    sent = last.get("files", {}) if last.get("place") == place else {}
+    return sorted(sent.keys() - files.keys())
 
 
-def publish_to_bucket(folder: str, found: Mapping[str, Path], before: Mapping, say: Callable[[str], None]) -> dict:
-    """Bring a folder of a bucket to hold these files; return the receipt.
+def publish_to_bucket(folder: str, files: Mapping[str, Path], last: Mapping, say: Callable[[str], None]) -> dict:
+    """Upload the files that differ to a folder of a bucket, delete outdated ones, and return the receipt.
 
     folder  gs://BUCKET/NAME
-    found   the files by their paths there
-    before  the receipt of the last publication
+    files   by their paths in the folder
+    last    receipt of the last publication
 
     Objects that arrived before a connection broke are not sent again. Raises UserError.
     """
-    there = bucket.objects(folder)
-    changed = [name for name, path in found.items() if name not in there or there[name].md5 != md5(path)]
+    objects = bucket.objects(folder)
+    changed = [name for name, path in files.items() if name not in objects or objects[name].md5 != md5(path)]
     for name in changed:
-        bucket.upload(found[name], f"{folder}/{name}")
-    gone = [name for name in outdated(found, before, folder) if name in there]
-    bucket.delete(f"{folder}/{name}" for name in gone)
-    megabytes = sum(found[name].stat().st_size for name in changed) / 1e6
-    say(f"{folder}: {len(changed)} of {len(found)} files, {megabytes:,.1f} MB, {len(gone)} deleted")
-    return receipt_of(folder, found)
+        bucket.upload(files[name], f"{folder}/{name}")
+    removed = [name for name in outdated(files, last, folder) if name in objects]
+    bucket.delete(f"{folder}/{name}" for name in removed)
+    megabytes = sum(files[name].stat().st_size for name in changed) / 1e6
+    say(f"{folder}: {len(changed)} of {len(files)} files, {megabytes:,.1f} MB, {len(removed)} deleted")
+    return receipt_of(folder, files)
 
 
 def md5(path: Path) -> str:
-    """Return the MD5 of a file as Google writes it: in base64."""
+    """Return the MD5 of a file in base64, as Google Cloud Storage has it."""
     with open(path, "rb") as file:
         return base64.b64encode(hashlib.file_digest(file, "md5").digest()).decode()
 
 
 WAITS = (1, 2, 4, 8, 16)  # seconds between attempts
-# Of HTTP: another job has just committed (409, 412), or what was just made is not yet known everywhere (404), too.
+# HTTP statuses to retry. 409 and 412: another job has just committed. 404: a new repository is not known everywhere.
 TEMPORARY = {404, 408, 409, 412, 425, 429, 500, 502, 503, 504}
-AT_ONCE = 500  # files of a commit: the hub ends requests that take long
+AT_ONCE = 500  # files of a commit, because the hub ends requests that take long
 
 
-def publish_to_hub(recipe: Mapping, found: Mapping[str, Path], before: Mapping, say: Callable[[str], None]) -> dict:
-    """Bring a branch of a repository to hold these files, in a commit if one is needed; return the receipt.
+def publish_to_hub(recipe: Mapping, files: Mapping[str, Path], last: Mapping, say: Callable[[str], None]) -> dict:
+    """Commit the files that differ to a branch of a repository, and return the receipt with the branch's commit.
 
-    recipe  repository, OWNER/NAME; type, model or dataset; branch; private; name, of the artifact
-    found   the files by their paths there
-    before  the receipt of the last publication
+    recipe  repository (OWNER/NAME), type (model or dataset), branch, private, name (of the artifact)
+    files   by their paths in the repository
+    last    receipt of the last publication
 
-    The receipt has the commit that the branch is at, too. Raises UserError where the hub refuses.
+    Raises UserError if the hub refuses, or still fails after all retries.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.utils import disable_progress_bars
 
     disable_progress_bars()
     api, place = HfApi(token=os.environ["HF_TOKEN"]), f"{recipe['repository']}@{recipe['branch']}"
-    gone = outdated(found, before, place)
+    removed = outdated(files, last, place)
     for wait in (*WAITS, None):
         try:
-            commit = bring(api, recipe, found, gone)
+            commit = bring(api, recipe, files, removed)
             break
         except Exception as error:
             temporary, sentence = reason(error)
@@ -128,17 +125,16 @@ def publish_to_hub(recipe: Mapping, found: Mapping[str, Path], before: Mapping, 
                 raise UserError(f"{recipe['repository']} cannot be published: {sentence}") from error
             say(f"{recipe['repository']}: {sentence}; retrying in {wait} s")
             time.sleep(wait)
-    say(f"{recipe['repository']}: {len(found)} files at commit {commit[:12]}")
-    return receipt_of(place, found, commit=commit)
+    say(f"{recipe['repository']}: {len(files)} files at commit {commit[:12]}")
+    return receipt_of(place, files, commit=commit)
 
 
-def bring(api: "HfApi", recipe: Mapping, found: Mapping[str, Path], gone: Sequence[str]) -> str:
-    """Make repository and branch, if there are none, and commit what differs; return the commit of the branch.
+def bring(api: "HfApi", recipe: Mapping, files: Mapping[str, Path], removed: Sequence[str]) -> str:
+    """Create repository and branch if needed, commit what differs, and return the id of the branch's last commit.
 
-    gone  files that are deleted where they are there
+    removed  files to delete if the repository has them
 
-    One commit takes a part of many files. Raises UserError where the repository is public and private: true asks for
-    one that is not.
+    Many files need several commits. Raises UserError for a public repository if the recipe says private.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
@@ -151,19 +147,19 @@ def bring(api: "HfApi", recipe: Mapping, found: Mapping[str, Path], gone: Sequen
         )
     if recipe["branch"] != "main":
         api.create_branch(**place, branch=recipe["branch"], exist_ok=True)
-    there = api.list_repo_files(**place, revision=recipe["branch"]) if gone else []
+    remote_files = api.list_repo_files(**place, revision=recipe["branch"]) if removed else []
     operations: list[CommitOperationAdd | CommitOperationDelete] = [
-        *(CommitOperationDelete(name) for name in gone if name in there),
-        *(CommitOperationAdd(name, path) for name, path in found.items()),
+        *(CommitOperationDelete(name) for name in removed if name in remote_files),
+        *(CommitOperationAdd(name, path) for name, path in files.items()),
     ]
     for start in range(0, len(operations), AT_ONCE):
-        part, message = operations[start : start + AT_ONCE], recipe["name"]
-        done = api.create_commit(**place, operations=part, revision=recipe["branch"], commit_message=message)
-    return str(done.oid)
+        batch, message = operations[start : start + AT_ONCE], recipe["name"]
+        commit = api.create_commit(**place, operations=batch, revision=recipe["branch"], commit_message=message)
+    return str(commit.oid)
 
 
 def reason(error: BaseException) -> tuple[bool, str]:
-    """Return whether an error of the hub may be gone later, and what to say of it. Raises errors of another kind."""
+    """Return whether an error of the hub may be temporary, and a sentence on it. Raises any other error."""
     from huggingface_hub.errors import HfHubHTTPError
     from requests.exceptions import ChunkedEncodingError, ConnectionError, Timeout
 
@@ -171,8 +167,8 @@ def reason(error: BaseException) -> tuple[bool, str]:
         if isinstance(cause, HfHubHTTPError):
             status = cause.response.status_code if cause.response is not None else 0
             if status in (401, 403):
-                what = "does not accept" if status == 401 else "does not give write access to"
-                return False, f"the hub {what} the token in HF_TOKEN (HTTP {status})."
+                refusal = "does not accept" if status == 401 else "does not give write access to"
+                return False, f"the hub {refusal} the token in HF_TOKEN (HTTP {status})."
             return status in TEMPORARY, f"the hub answers {status}: {in_a_line(cause)}"
         if isinstance(cause, ConnectionError | Timeout | ChunkedEncodingError):
             return True, f"the hub cannot be reached: {in_a_line(cause)}"
@@ -182,12 +178,12 @@ def reason(error: BaseException) -> tuple[bool, str]:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, and those that led to it."""
+    """Yield an error and its chain of causes."""
     while error:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the message of an error, in one line."""
+    """Return the message of an error in one line, at most 300 characters; its type if it has none."""
     return " ".join(str(error).split())[:300] or type(error).__name__

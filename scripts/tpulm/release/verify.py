@@ -22,19 +22,19 @@ from pathlib import Path
 from typing import Any
 
 MANIFEST = "manifest.json"
-# What it says.
+# Types of its values, by key.
 KEYS = {"artifacts": dict, "outside": dict, "configfiles": dict, "overrides": dict, "target": str}
-LARGEST_MANIFEST = 1 << 28  # bytes, which are read into memory
+LARGEST_MANIFEST = 1 << 28  # bytes; the manifest is read into memory
 LONGEST = 2000  # characters of a sentence
 
 
 def sum_file(path: str | Path) -> Path:
-    """Return the file beside an archive that has its SHA-256, a line as `sha256sum` writes it."""
+    """Return the path of the file next to an archive with its SHA-256, in the format of `sha256sum`."""
     return Path(f"{path}.sha256")
 
 
 def inside(name: str) -> bool:
-    """Return whether a name in an archive is that of a file below the folder that it is unpacked to."""
+    """Return whether a name in an archive stays inside the folder that it is unpacked to."""
     return not any(part in ("", ".", "..") for part in name.split("/")) and "\\" not in name and "\0" not in name
 
 
@@ -45,23 +45,23 @@ def damages_of(path: Path) -> list[str]:
         damages += damages_of_whole(path)
         with zipfile.ZipFile(path) as archive:
             damages += damages_of_files(archive)
-    except Exception as error:  # of the many types that damaged bytes raise, here and below
+    except Exception as error:  # damaged bytes raise many types, here and below
         damages.append(f"the archive cannot be read, its directory or its end is corrupt: {error}.")
     return [shown(damage) for damage in damages]
 
 
 def damages_of_whole(path: Path) -> Iterator[str]:
-    """Compare an archive with the SHA-256 beside it, if there is one."""
-    beside = sum_file(path)
-    if beside.is_file():
+    """Yield a sentence if an archive differs from the SHA-256 next to it."""
+    checksum = sum_file(path)
+    if checksum.is_file():
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if beside.read_bytes().split()[:1] != [digest.encode()]:
-            yield f"the archive is corrupt: its SHA-256 is not the one in {beside.name}."
+        if checksum.read_bytes().split()[:1] != [digest.encode()]:
+            yield f"the archive is corrupt: its SHA-256 is not the one in {checksum.name}."
 
 
 def damages_of_files(archive: zipfile.ZipFile) -> Iterator[str]:
-    """Compare each file in an archive with its SHA-256 in the manifest."""
+    """Yield a sentence for each file in an archive that differs from the manifest."""
     try:
         if archive.getinfo(MANIFEST).file_size > LARGEST_MANIFEST:
             raise ValueError(f"it has more than {LARGEST_MANIFEST:,} bytes")
@@ -84,7 +84,7 @@ def damages_of_files(archive: zipfile.ZipFile) -> Iterator[str]:
 
 
 def digest_of(archive: zipfile.ZipFile, name: str) -> str:
-    """Return the SHA-256 of a file in an archive, of which never more than a part is in memory; "" for none."""
+    """Return the SHA-256 of a file in an archive, read in parts; empty if it cannot be read."""
     try:
         with archive.open(name) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # it has readinto
@@ -93,11 +93,8 @@ def digest_of(archive: zipfile.ZipFile, name: str) -> str:
 
 
 def shown(sentence: str) -> str:
-    """Return a sentence with a name of the archive in it as a terminal may show it, in one line.
-
-    As tpulm.core.errors does; but this program runs alone.
-    """
-    safe = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in sentence)
+    """Return a sentence in one printable line, as tpulm.core.errors does, which is not at hand in an archive."""
+    safe = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in sentence)
     return safe if len(safe) <= LONGEST else f"{safe[: LONGEST // 2]} ... {safe[-LONGEST // 2 :]}"
 
 
@@ -108,15 +105,15 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def main(default: str | None = None) -> None:
-    """Check the archive of the command line; `default` is the one that runs itself."""
+    """Check the archive of the command line, or `default`, the archive that runs this program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     if default is None:
         parser.add_argument("archive", type=Path, help="NAME-VERSION.zip")
     parser.add_argument("--rebuild", type=Path, metavar="FOLDER", help="an empty folder in which to rebuild everything")
     parser.add_argument("--environment", default="local", help="for --rebuild: local, gpu, tpu or tpu-tensorflow")
     parser.add_argument("--cores", default="all", help="for --rebuild: as for snakemake")
-    asked = parser.parse_args()
-    path = Path(default) if default else asked.archive
+    arguments = parser.parse_args()
+    path = Path(default) if default else arguments.archive
     if not path.is_file():
         sys.exit(f"error: {path} is not a file.")
     damages = damages_of(path)
@@ -128,17 +125,17 @@ def main(default: str | None = None) -> None:
     for key, kind in KEYS.items():
         if not isinstance(manifest.get(key), kind):
             sys.exit(f"error: {MANIFEST} of {path} has no {key}: no archive of this workflow is like that.")
-    kept = sum(bool(artifact.get("included")) for artifact in manifest["artifacts"].values())
+    stored = sum(bool(artifact.get("included")) for artifact in manifest["artifacts"].values())
     artifacts = len(manifest["artifacts"])
-    print(f"{path} is intact: {len(manifest['files'])} files, {kept} of {artifacts} artifacts; for the others it has "
+    print(f"{path} is intact: {len(manifest['files'])} files, {stored} of {artifacts} artifacts; for the others it has "
           "checksums.")  # fmt: skip
     if not sum_file(path).is_file():
         print(f"{sum_file(path).name} is not beside it, so only the files in it were checked.")
-    if asked.rebuild:
+    if arguments.rebuild:
         sys.path.insert(0, f"{path}/source/scripts")
         from tpulm.release.rebuild import rebuild
 
-        failed = rebuild(path, manifest, asked.rebuild, asked.environment, asked.cores)
+        failed = rebuild(path, manifest, arguments.rebuild, arguments.environment, arguments.cores)
         sys.exit(failed and shown(failed))
 
 

@@ -1,4 +1,4 @@
-"""The page of the report, cards, and the tables of `compare`, with the same bytes every time.
+"""Render the report's page, cards, and the tables of `compare`, with reproducible bytes.
 
-Enter at `page`; `sources` names the files that a page tells of, `verdicts` has its first sentences.
+Enter at `page`; `sources` reads the files of a page, `verdicts` judges the models.
 """

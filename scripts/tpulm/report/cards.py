@@ -1,10 +1,8 @@
-"""Cards of artifacts, README.md: metadata of the Hugging Face Hub in YAML, then how to use them and what was measured.
+"""Compose model and dataset cards (README.md): hub metadata in YAML, usage, data, training, scores.
 
-`recipe` is what tpulm.config.publications.card_recipe takes of the config; `facts` are the contents of the files that
-tpulm.config.publications.facts_of names: metrics, corpus, manifest, state, states, history, timings, those that there
-are of the artifact.
-
-The metadata are written by huggingface_hub, whose classes name the fields that the hub knows.
+Parameters that several functions share:
+recipe  from tpulm.config.publications.card_recipe
+facts   contents of the files that tpulm.config.publications.facts_of names, such as metrics, corpus and manifest
 """
 
 import csv
@@ -21,7 +19,7 @@ from tpulm.specs.scores import WHOLE, Score, find_scores, scores_in
 from tpulm.training.checkpoint import trained_for
 from tpulm.training.standing import standing
 
-# How an artifact is used, by its kind. `{source}` and so on are keys of the recipe.
+# Code that loads an artifact, by its kind. `{source}` and the other fields are keys of the recipe.
 USES = {
     "tokenizer": """\
 from transformers import AutoTokenizer
@@ -55,14 +53,14 @@ from transformers import pipeline
 generate = pipeline("text-generation", model="{source}")
 print(generate("The beginning of a text", max_new_tokens=64))""",
 }
-LIBRARIES = {"adapter": "peft", "preset": "keras-hub"}  # as the hub calls them; transformers loads the others
+LIBRARIES = {"adapter": "peft", "preset": "keras-hub"}  # the hub's names; transformers loads the other kinds
 TAGS = {"tokenizer": ["tokenizer"], "records": ["tfrecord"], "adapter": ["lora", "keras"]}
 FRAMEWORKS = {"tensorflow": "transformers and TensorFlow", "jax": "Keras and JAX"}
-ELSEWHERE = {"source": "TFRecord files"}  # in the place of a corpus, of external records
+ELSEWHERE = {"source": "TFRecord files"}  # replaces the corpus of external records
 
 
 def read_facts(files: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts, from the file of each or from a list of files."""
+    """Return the content of each fact: of its JSON or CSV file, or a list for a list of files."""
 
     def read(path: str) -> Any:
         if Path(path).suffix == ".json":
@@ -70,11 +68,11 @@ def read_facts(files: Mapping[str, Any]) -> dict[str, Any]:
         with open(path, encoding="utf-8") as file:
             return list(csv.DictReader(file))
 
-    return {name: read(given) if isinstance(given, str) else [*map(read, given)] for name, given in files.items()}
+    return {name: read(paths) if isinstance(paths, str) else [*map(read, paths)] for name, paths in files.items()}
 
 
 def card(recipe: Mapping, facts: Mapping) -> str:
-    """Return the card of an artifact."""
+    """Return the card of an artifact as Markdown with YAML metadata."""
     facts = {"corpus": ELSEWHERE, **facts}
     describe = {"tokenizer": tokenizer, "records": records}.get(recipe["kind"], model)
     title, description, figures = describe(recipe, facts)
@@ -93,7 +91,7 @@ def card(recipe: Mapping, facts: Mapping) -> str:
 
 
 def metadata(recipe: Mapping, facts: Mapping) -> str:
-    """Return the head of a card as YAML."""
+    """Return the metadata of a card as YAML; classes of huggingface_hub name the fields that the hub knows."""
     from huggingface_hub import DatasetCardData, EvalResult, ModelCardData
 
     name, kind, datasets = recipe["name"], recipe["kind"], hub_datasets(facts["corpus"])
@@ -118,12 +116,12 @@ def metadata(recipe: Mapping, facts: Mapping) -> str:
 
 
 def trained_on(scores: Sequence[Score]) -> list[Score]:
-    """Return the scores of a model on the text that it was trained on: the one that is first."""
+    """Return the scores on the text that the model was trained on, which comes first."""
     return list(find_scores(scores, set=scores[0].set))
 
 
 def use(recipe: Mapping) -> str:
-    """Return how an artifact is loaded; "" of a checkpoint that is on no hub."""
+    """Return code that loads an artifact; empty for a checkpoint that is not on the hub."""
     if recipe["kind"] == "adapter":
         return adapter_use(recipe)
     if recipe["kind"] == "checkpoint" and "revision" not in recipe:
@@ -132,7 +130,7 @@ def use(recipe: Mapping) -> str:
 
 
 def adapter_use(recipe: Mapping) -> str:
-    """Return how an adapter is loaded: by Keras, and by PEFT where its base is on the hub."""
+    """Return code that loads an adapter with Keras, and with PEFT if its base is on the hub."""
     base = recipe["base"]
     folder = recipe["source"].removesuffix("adapter") if "/results/" in f"/{recipe['source']}" else ""
     text = code(
@@ -154,12 +152,12 @@ def adapter_use(recipe: Mapping) -> str:
 
 
 def code(text: str) -> str:
-    """Return a block of Python."""
+    """Return text as a Markdown block of Python."""
     return f"```python\n{text}\n```"
 
 
 def tokenizer(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
-    """Return title, description and figures of a tokenizer."""
+    """Return title, description and table of metrics of a tokenizer."""
     settings, figures = recipe["tokenizer"], facts["metrics"]
     if "pretrained" in settings:
         revision = f" at revision {settings['revision']}" if settings.get("revision") else ""
@@ -176,7 +174,7 @@ def tokenizer(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
 
 
 def records(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
-    """Return title, description and figures of a set of records."""
+    """Return title, description and table of splits of a set of records."""
     manifest = facts["manifest"]
     splits = manifest["splits"]
     counts = [
@@ -194,7 +192,7 @@ def records(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
 
 
 def model(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
-    """Return title, description and figures of a model, an adapter or a checkpoint."""
+    """Return title, description and table of scores of a model, an adapter or a checkpoint."""
     state, metrics = facts["state"], facts.get("metrics", {})
     if not metrics:
         text = (
@@ -206,9 +204,9 @@ def model(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
     masked, length = recipe["kind"] == "mlm", f"{facts['manifest']['sequence_length']:,}"
     if "base" in recipe:
         adapter = recipe["kind"] == "adapter"
-        what = "LoRA adapter of" if adapter else "causal language model, finetuned from"
+        origin = "LoRA adapter of" if adapter else "causal language model, finetuned from"
         text = (
-            f"A {what} {recipe['base']['hub'] or recipe['base']['name']}: {metrics['trainable_parameters']:,} of "
+            f"A {origin} {recipe['base']['hub'] or recipe['base']['name']}: {metrics['trainable_parameters']:,} of "
             f"{metrics['total_parameters']:,} parameters were trained, on sequences of {length} tokens."
         )
         note = "The corpus is the text of the base model and shows what was forgotten."
@@ -232,105 +230,104 @@ def model(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
         rows.append([score.on, score.metric.replace("_", " "), score.value, interval, baselines, score.items])
     characters = facts["corpus"].get("splits", {}).get("train", {}).get("characters")
     stage = "mlm" if masked else "finetune" if "base" in recipe else "base"
-    said, _ = standing(stage, scores, characters)
+    claim, _ = standing(stage, scores, characters)
     figures = (
-        f"{said}\n\nLoss in nats per {unit}. {note} The checkpoint was selected on validation; test is only reported."
+        f"{claim}\n\nLoss in nats per {unit}. {note} The checkpoint was selected on validation; test is only reported."
         f"\n\n{table(['measured on', 'measure', 'value', '95 % interval', 'baselines', 'items'], rows)}"
     )
     return "Model", f"{text} {best(state)}", figures
 
 
 def best(state: Mapping) -> str:
-    """Return which step the weights are of."""
-    found = state["best"]
+    """Return a sentence with the step and the validation loss of the best checkpoint."""
+    best_checkpoint = state["best"]
     return (
-        f"These are the weights of step {found['step']:,}, the best on the validation split: loss "
-        f"{found['evaluation']['loss']:.4f}."
+        f"These are the weights of step {best_checkpoint['step']:,}, the best on the validation split: loss "
+        f"{best_checkpoint['evaluation']['loss']:.4f}."
     )
 
 
 def data(corpus: Mapping) -> str:
-    """Return where a text is from, and how much of it each split has."""
+    """Return the sources of a corpus and the sizes of its splits."""
     if corpus is ELSEWHERE:
         return "Existing TFRecord files."
     lines = [source_of(dict(corpus))]
     for name, source in corpus.get("sources", {"": corpus}).items():
         if source.get("dataset"):
-            of = ", ".join(filter(None, (source.get("name"), source.get("revision"))))
-            lines.append(f"- {name + ': ' if name else ''}{source['dataset']}{f' ({of})' if of else ''}")
+            version = ", ".join(filter(None, (source.get("name"), source.get("revision"))))
+            lines.append(f"- {name + ': ' if name else ''}{source['dataset']}{f' ({version})' if version else ''}")
     keys = ("documents", "characters", "words")
     rows = [[split, *(figures[key] for key in keys)] for split, figures in corpus["splits"].items()]
     return "\n".join(lines) + "\n\n" + table(["split", *keys], rows)
 
 
 def hub_datasets(corpus: Mapping) -> list[str]:
-    """Return the datasets of the hub that a text is from; a local folder is none."""
+    """Return the sorted names of the hub's datasets that a corpus is from, without local folders."""
     sources = corpus.get("sources", {"": corpus}).values()
     names = [source["dataset"] for source in sources if source.get("dataset") and source.get("revision")]
     return sorted(set(names))
 
 
 def procedure(recipe: Mapping) -> str:
-    """Return how a model was trained, as a table of the keys of the config."""
+    """Return the backend and a table of the config's keys of a training."""
     rows = [[key, format_setting(value)] for key, value in recipe["training"].items() if value is not None]
     rows += [[f"model.{key}", format_setting(value)] for key, value in recipe.get("model", {}).items()]
     backend = FRAMEWORKS[recipe["training"].get("backend", "jax")]
     return f"Trained with {backend} by a Snakemake workflow with these keys:\n\n" + table(["key", "value"], rows)
 
 
-ROWS = 50  # of the table of checkpoints, about
+ROWS = 50  # approximate limit of the table of checkpoints
 
 
 def checkpoints(facts: Mapping) -> str:
-    """Return a table of a run's checkpoints, or of every nth of many, and the last.
+    """Return a table of a run's checkpoints: every nth of them and the last, about ROWS rows.
 
-    The training loss is the mean over the steps since the row before, so that with checkpoints at the ends of epochs
-    it is that of an epoch.
+    The training loss is the mean over the steps since the previous row.
     """
-    of_step = {trained_for(state, facts["manifest"])["steps"]: state for state in facts["states"]}
-    every = -(-len(of_step) // ROWS)
-    kept = sorted({*list(of_step)[every - 1 :: every], max(of_step)})
+    states = {trained_for(state, facts["manifest"])["steps"]: state for state in facts["states"]}
+    every = -(-len(states) // ROWS)
+    shown_steps = sorted({*list(states)[every - 1 :: every], max(states)})
     losses = {int(row["step"]): float(row["loss"]) for row in facts["history"]}
     rows = []
-    for before, step in pairwise([0, *kept]):
-        state = of_step[step]
+    for before, step in pairwise([0, *shown_steps]):
+        state = states[step]
         trained, evaluation = trained_for(state, facts["manifest"]), state["evaluation"]
-        since = [loss for at, loss in losses.items() if before < at <= step]
-        rows.append([trained["epochs"], step, fmean(since), evaluation["loss"], evaluation["accuracy"]])
+        train_losses = [loss for at, loss in losses.items() if before < at <= step]
+        rows.append([trained["epochs"], step, fmean(train_losses), evaluation["loss"], evaluation["accuracy"]])
     return table(["epoch", "step", "train loss", "validation loss", "validation accuracy"], rows)
 
 
 def versions(timings: Iterable[Mapping]) -> str:
-    """Return the versions of software that a model was trained with, as a list."""
-    found = list(dict.fromkeys(row["software"] for row in timings if row.get("software")))
-    return "\n\nthen\n\n".join("\n".join(f"- {each}" for each in text.split("; ")) for text in found)
+    """Return the software versions of a training as Markdown lists, one for each set of versions in order of use."""
+    software = dict.fromkeys(row["software"] for row in timings if row.get("software"))
+    return "\n\nthen\n\n".join("\n".join(f"- {version}" for version in text.split("; ")) for text in software)
 
 
 def hardware(timings: Iterable[Mapping]) -> str:
-    """Return on what a model was trained, and how fast: medians of the lines of progress."""
+    """Return the devices of a training, and its median seconds per step and tokens per second; empty without rows."""
     rows = list(timings)
-    devices = list(dict.fromkeys(devices_in_words(row["devices"]) for row in rows))
     if not rows:
         return ""
+    devices = dict.fromkeys(devices_in_words(row["devices"]) for row in rows)
     seconds, speed = (median(float(row[key]) for row in rows) for key in ("seconds_per_step", "tokens_per_second"))
     return f"{', then '.join(devices) or 'Not recorded'}; {seconds:.3g} s per step, {speed:,.0f} tokens/s (medians)."
 
 
 def format_setting(value: object) -> str:
-    """Return a value of the config in a line."""
+    """Return a value of the config as one line of text."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {format_setting(inner)}" for key, inner in value.items() if inner is not None)
     return ", ".join(map(format_setting, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def table(head: list[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return a table in Markdown."""
+    """Return a table as Markdown."""
     lines = [head, ["---"] * len(head), *([format_cell(value) for value in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def format_cell(value: object) -> str:
-    """Return a cell: integers with separators, floats to four digits that count."""
+    """Return the text of a cell: integers with thousands separators, floats with four significant digits."""
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "\\|")

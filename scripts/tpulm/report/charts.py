@@ -1,4 +1,4 @@
-"""Charts as Vega-Lite specifications (Satyanarayan et al. 2017): for the page, and as SVG."""
+"""Build charts of the report as Vega-Lite specifications (Satyanarayan et al. 2017), and write them as SVG."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -8,15 +8,17 @@ from tpulm.specs.scores import Score
 
 NUMBER = {"type": "quantitative"}
 LIGHT, BLUE, ORANGE, GREY = "#c1d4e7", "#2f6fb0", "#d1701f", "#8a94a0"
-CROSS = "#c8511b"  # of crosses; reads on light and on dark
+CROSS = "#c8511b"  # readable on light and on dark
 SHAPES = ["cross", "diamond", "square", "triangle-up", "triangle-down", "triangle-right", "triangle-left"]
-FEW = 40  # bars that each have a label
+FEW = 40  # bars; up to so many, each has a label
 
 
-def bars(rows: Iterable[Mapping[str, Any]], x: str, y: str, titles: tuple[str, str], of: str | None = None) -> dict:
-    """Return bars over the integers of the column x, y high; `of` names a column that stacks them by color."""
-    named = {"field": of, "type": "nominal", "title": None, "sort": None, "legend": {"orient": "top"}}
-    color = {"color": named} if of else {}
+def bars(
+    rows: Iterable[Mapping[str, Any]], x: str, y: str, titles: tuple[str, str], stack_by: str | None = None
+) -> dict:
+    """Return bars of height y over the integers in column x; the column `stack_by` stacks them by color."""
+    stack = {"field": stack_by, "type": "nominal", "title": None, "sort": None, "legend": {"orient": "top"}}
+    color = {"color": stack} if stack_by else {}
     return {
         "data": {"values": list(rows)},
         "mark": {"type": "bar", "tooltip": True},
@@ -29,7 +31,7 @@ def bars(rows: Iterable[Mapping[str, Any]], x: str, y: str, titles: tuple[str, s
 
 
 def many_bars(values: Sequence[float], titles: tuple[str, str]) -> dict:
-    """Return a bar for each value; many without gaps, so that a thousand of them read as an outline."""
+    """Return a bar for each value; more than 100 have no gaps, so that they read as an outline."""
     if len(values) <= FEW:
         rows = [{"x": number, "y": value} for number, value in enumerate(values)]
         return bars(rows, "x", "y", titles) | {"height": 110}
@@ -53,9 +55,9 @@ def many_bars(values: Sequence[float], titles: tuple[str, str]) -> dict:
 
 
 def intervals(rows: Sequence[Mapping[str, Any]], baselines: Sequence[Mapping[str, Any]], title: str) -> dict:
-    """Return points with intervals, one row for each name, and for their baselines marks of a shape of their own.
+    """Return points with intervals, one row for each name, and baselines as marks of different shapes.
 
-    rows       name, value, low, high (None where there is no interval)
+    rows       name, value, low, high (None without an interval)
     baselines  name, value, which
     """
     y = {"field": "name", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 220}}
@@ -72,21 +74,21 @@ def intervals(rows: Sequence[Mapping[str, Any]], baselines: Sequence[Mapping[str
         },
         {"data": {"values": rows}, "mark": point | {"size": 70}, "encoding": {"y": y, "x": x}},
     ]
-    if baselines:  # a legend of nothing has no size
+    if baselines:  # an empty legend has no size
         encoding = {"y": y, "x": x, "color": {"value": CROSS}, "shape": shape | {"legend": legend}}
         layers.append({"data": {"values": baselines}, "mark": point | {"size": 60}, "encoding": encoding})
     return {"height": 26 * len({row["name"] for row in rows}), "layer": layers}
 
 
 def point_of(name: str, score: Score) -> dict[str, Any]:
-    """Return a score as a point with its interval."""
+    """Return a score as a row of `intervals`."""
     return {"name": name, "value": score.value, "low": score.low, "high": score.high}
 
 
 def by_tokens(scores: Sequence[tuple[str, Score, int]]) -> dict:
-    """Return a line for each name, with its intervals: scores of checkpoints by tokens seen. A dashed line is chance.
+    """Return a line for each name: scores of checkpoints by training tokens, with intervals. A dashed line is chance.
 
-    scores  name of the line, score, and the tokens that the checkpoint has seen
+    scores  name of the line, score, training tokens of the checkpoint
     """
     points = [point_of(name, score) | {"tokens": tokens} for name, score, tokens in scores]
     chances = {score.chance for _, score, _ in scores if score.chance is not None}
@@ -114,7 +116,7 @@ def by_tokens(scores: Sequence[tuple[str, Score, int]]) -> dict:
 
 
 def shares(rows: Sequence[Mapping[str, Any]]) -> dict:
-    """Return stacked bars of memory: name, part, share (of what the device has); a line marks all of it."""
+    """Return stacked bars of memory; rows  name, part, share of the device's memory. A line marks the whole of it."""
     y = {"field": "name", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 220}}
     return {
         "height": 26 * len({row["name"] for row in rows}),
@@ -134,7 +136,7 @@ def shares(rows: Sequence[Mapping[str, Any]]) -> dict:
 
 
 def timeline(jobs: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, Any]]) -> dict:
-    """Return a row for each rule, with a bar for each job and a cross for each attempt that failed.
+    """Return a row for each rule, with a bar for each job and a cross for each failed attempt.
 
     jobs    rule, of, stage, ready, started, ended (seconds)
     failed  rule, of, failed (seconds)
@@ -166,7 +168,7 @@ def timeline(jobs: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, An
 
 
 CONFIG = {
-    "font": "Liberation Sans",  # which vl-convert brings: a figure is the same on every machine
+    "font": "Liberation Sans",  # part of vl-convert: a figure is the same on every machine
     "background": "white",
     "view": {"stroke": None},
     "axis": {"gridColor": "#e4e7eb", "domainColor": "#9aa5b1", "labelColor": "#52606d", "titleColor": "#52606d"},
@@ -176,7 +178,7 @@ CONFIG = {
 
 
 def save_svg(spec: dict[str, Any], path: str) -> None:
-    """Draw a Vega-Lite specification and write it as SVG, whole or not at all."""
+    """Render a Vega-Lite specification and write it as SVG."""
     import vl_convert
 
     svg = vl_convert.vegalite_to_svg({"width": 620, **spec}, config=CONFIG)

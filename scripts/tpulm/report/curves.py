@@ -1,4 +1,4 @@
-"""The curves and the scores on the report's page: of training, and of models beside their baselines."""
+"""Read training curves and scores of the runs from their files, for the report's page."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,70 +14,70 @@ from tpulm.report.sources import Sources, columns_of
 from tpulm.specs.artifacts import CHECKPOINT_FILES, SEGMENT_FILES
 from tpulm.specs.scores import BASE, WHOLE, scores_in
 
-POINTS = 800  # of a curve, at most
+POINTS = 800  # limit of a curve
 
 
 def kept(values: Sequence[float], points: int = POINTS) -> np.ndarray:
-    """Return which points of a curve to keep, as indices in order: the lowest and the highest of equal spans.
+    """Return the sorted indices of about `points` points of a curve: the lowest and highest of equal spans.
 
-    So peaks stay, and nothing is averaged. The first and the last are among them. NaN counts as the highest.
+    So peaks stay. The first and the last point are among them. NaN counts as the highest.
     """
     count = len(values)
     if count <= points:
         return np.arange(count)
     numbers = np.nan_to_num(np.asarray(values, float), nan=np.inf)
     bounds = np.linspace(0, count, points // 2).astype(int)
-    found = {0, count - 1}
+    indices = {0, count - 1}
     for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
-        found |= {start + int(numbers[start:stop].argmin()), start + int(numbers[start:stop].argmax())}
-    return np.array(sorted(found))
+        indices |= {start + int(numbers[start:stop].argmin()), start + int(numbers[start:stop].argmax())}
+    return np.array(sorted(indices))
 
 
 def curves_of(run: dict[str, Any], sources: Sources) -> dict[str, Any]:
-    """Return the curves of a run, by what they show: loss, learning_rate, gradient_norm, tokens_per_second, mfu.
+    """Return the curves of a run, each with steps and values; None for a curve without points.
 
-    run  of the page's recipe
+    Curves: loss, learning_rate, gradient_norm, tokens_per_second, mfu, and held_out, the loss on the validation split.
+    `clock` and tokens_per_step convert steps for other axes; `files` are the sources without the log.
 
-    Each curve is steps and values; `held_out` is the loss on the validation split. tokens and seconds say how far the
-    run was at some steps, for other axes. `files` are those that they are from, without the log.
+    run  from the page's recipe
     """
     folder, log = run["folder"], run["log"]
     live = list(live_metrics.read_metrics(sources.files[log])) if log in sources else []
     history, timings = (columns_so_far(folder, file, sources, log, live) for file in SEGMENT_FILES.values())
-    # Of a segment that still runs only the log tells.
+    # A segment that still runs is only in the log.
     done = history[1]["step"][-1] if history[1] else 0
-    going = [record for record in live if record["step"] > done and "last_step" in record]
-    found: dict[str, Any] = {"held_out": held_out(run, history[1], live, sources)}
-    parts = {"tokens_per_second": timings} | dict.fromkeys(("loss", "learning_rate", "gradient_norm"), history)
-    for name, (_, columns) in parts.items():
-        more = [(record["step"], record[name]) for record in going if record.get(name) is not None]
-        found[name] = curve(columns.get("step"), columns.get(name), more)
+    running = [record for record in live if record["step"] > done and "last_step" in record]
+    curves: dict[str, Any] = {"held_out": held_out(run, history[1], live, sources)}
+    files = {"tokens_per_second": timings} | dict.fromkeys(("loss", "learning_rate", "gradient_norm"), history)
+    for name, (_, columns) in files.items():
+        more = [(record["step"], record[name]) for record in running if record.get(name) is not None]
+        curves[name] = curve(columns.get("step"), columns.get(name), more)
     utilised = [(record["step"], record["mfu"]) for record in live if record.get("mfu") is not None]
-    found["mfu"] = curve(None, None, utilised)
-    found |= {"clock": clock(timings[1], going), "tokens_per_step": tokens_per_step(timings[1])}
-    return found | {"files": [*history[0], *timings[0]]}
+    curves["mfu"] = curve(None, None, utilised)
+    curves |= {"clock": clock(timings[1], running), "tokens_per_step": tokens_per_step(timings[1])}
+    return curves | {"files": [*history[0], *timings[0]]}
 
 
 def columns_so_far(folder: str, file: str, sources: Sources, log: str, live: list[dict]) -> tuple[list[str], dict]:
-    """Return files and columns of a run's history or timings: of the whole run, or of the checkpoints there are.
+    """Return files and columns of a run's history or timings: of the whole run, or of its checkpoints so far.
 
-    Where the log is newer than the file of the whole run, the run trains again: what is beyond the log's last step is
-    of the training before.
+    If the log is newer than the file of the whole run, the run trains again: its checkpoints are those up to the last
+    step of the log.
     """
     names, whole = sources.names(f"{folder}/checkpoints/*/{file}"), f"{folder}/{file}"
     if whole in sources:
-        again = live and sources.files[log].stat().st_mtime_ns > sources.files[whole].stat().st_mtime_ns
-        last = live[-1]["step"] if again else 0
-        names = [name for name in names if int(Path(name).parent.name) <= last] if again else [whole]
+        retrained = live and sources.files[log].stat().st_mtime_ns > sources.files[whole].stat().st_mtime_ns
+        last = live[-1]["step"] if retrained else 0
+        names = [name for name in names if int(Path(name).parent.name) <= last] if retrained else [whole]
     return names, sources.columns(names[0]) if len(names) == 1 else columns_of([sources.files[name] for name in names])
 
 
 def curve(
     steps: list[float] | None, values: list[float] | None, more: list[tuple[int, float]]
 ) -> dict[str, Any] | None:
-    """Return the points of a curve that are kept, `more` of the log after those of a file; None for none."""
-    there = zip(steps, values, strict=True) if steps and values else ()
-    pairs = [(int(step), value) for step, value in there if math.isfinite(value)] + more
+    """Return the thinned points of a curve, those of a file and then `more` of the log; None without points."""
+    from_file = zip(steps, values, strict=True) if steps and values else ()
+    pairs = [(int(step), value) for step, value in from_file if math.isfinite(value)] + more
     if not pairs:
         return None
     points = [pairs[number] for number in kept([value for _, value in pairs])]
@@ -89,39 +89,39 @@ def curve(
 
 
 def held_out(run: dict[str, Any], history: dict, live: list[dict], sources: Sources) -> dict[str, Any] | None:
-    """Return the losses on the validation split: at the checkpoints, and between them where the run was evaluated."""
-    found = {record["step"]: record["held_out"]["loss"] for record in live if "held_out" in record}
+    """Return the validation losses of a run by step, at and between checkpoints; None without any."""
+    loss_at = {record["step"]: record["held_out"]["loss"] for record in live if "held_out" in record}
     steps, losses = history.get("step", []), history.get("held_out_loss", [])
-    found |= {int(step): loss for step, loss in zip(steps, losses, strict=False) if not math.isnan(loss)}
+    loss_at |= {int(step): loss for step, loss in zip(steps, losses, strict=False) if not math.isnan(loss)}
     for name in sources.names(f"{run['folder']}/checkpoints/*/{CHECKPOINT_FILES['state']}"):
         state = sources.json(name)
         if state["stopped_at"] is None or state["step"] <= state["stopped_at"]:
-            found[state["step"]] = state["evaluation"]["loss"]
-    return {"steps": sorted(found), "values": [found[step] for step in sorted(found)]} if found else None
+            loss_at[state["step"]] = state["evaluation"]["loss"]
+    return {"steps": sorted(loss_at), "values": [loss_at[step] for step in sorted(loss_at)]} if loss_at else None
 
 
-def clock(timings: dict, going: list[dict]) -> dict[str, list[float]]:
-    """Return the seconds of training up to some steps, by the time of a step measured there; pauses are left out."""
+def clock(timings: dict, running: list[dict]) -> dict[str, list[float]]:
+    """Return the seconds of training up to some steps, without pauses, from measured step times."""
     steps, seconds = [0.0], [0.0]
-    for step, taken in zip(timings.get("step", []), timings.get("seconds_per_step", []), strict=True):
-        seconds.append(seconds[-1] + (step - steps[-1]) * taken)
+    for step, step_seconds in zip(timings.get("step", []), timings.get("seconds_per_step", []), strict=True):
+        seconds.append(seconds[-1] + (step - steps[-1]) * step_seconds)
         steps.append(step)
-    for record in going:
-        done = record["step"] * record["tokens_per_second"] / max(record["tokens"], 1)  # steps a second
-        seconds.append(seconds[-1] + (record["step"] - steps[-1]) / max(done, 1e-9))
+    for record in running:
+        steps_per_second = record["step"] * record["tokens_per_second"] / max(record["tokens"], 1)
+        seconds.append(seconds[-1] + (record["step"] - steps[-1]) / max(steps_per_second, 1e-9))
         steps.append(record["step"])
     index = kept(seconds, 100)
     return {"steps": [steps[i] for i in index], "seconds": [round(seconds[i], 3) for i in index]}
 
 
 def tokens_per_step(timings: dict) -> int | None:
-    """Return the tokens that a step reads, by its time and speed; None where nothing was timed yet."""
+    """Return the tokens of a step, from the last step time and speed; None without timings."""
     seconds, speeds = timings.get("seconds_per_step"), timings.get("tokens_per_second")
     return round(seconds[-1] * speeds[-1]) if seconds and speeds else None
 
 
 def scores_in_files(sources: Sources) -> list[dict[str, Any]]:
-    """Return every score of every evaluation, also of checkpoints: model, file and score."""
+    """Return model, file and score for every score of every evaluation, checkpoints included."""
     return [
         {"model": content["model"], "file": file, "score": score}
         for file in sources.names("evaluation/*/scores.json")
@@ -131,9 +131,9 @@ def scores_in_files(sources: Sources) -> list[dict[str, Any]]:
 
 
 def final_scores(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
-    """Return the scores of the models that runs end with, as `scores_in_files` does.
+    """Return the rows of `scores_in_files` of final models.
 
-    Beside the score of a finetuned model stands that of its base, unless the evaluation has put it there.
+    The score of the base model is added to the baselines of a finetuned model, unless the evaluation has done so.
     """
     rows = [row for row in scores_in_files(sources) if row["score"].step is None]
     bases = {run["label"]: run.get("base") for run in runs}
@@ -147,9 +147,9 @@ def final_scores(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[di
 
 
 def losses_of(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
-    """Return the scores on tokens of all models, in the order of the runs, as `final_scores` returns the others."""
+    """Return the token losses and accuracies of all models in the order of the runs: model, file, score, parameters."""
     files = [run["metrics"] for run in runs if run["figures"]]
-    files += [file for file in sources.names("mlm/*/metrics.json") if file not in files]  # of models from elsewhere
+    files += [file for file in sources.names("mlm/*/metrics.json") if file not in files]  # of external models
     return [
         {"model": str(Path(file).parent), "file": file, "score": score, "parameters": parameters_of(sources.json(file))}
         for file in files
@@ -158,33 +158,32 @@ def losses_of(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[
 
 
 def parameters_of(metrics: Mapping[str, Any]) -> int | None:
-    """Return the number of parameters of a model by the content of its metrics.json; None where it is empty."""
+    """Return the number of parameters in the content of metrics.json; None if that is empty."""
     return metrics.get("parameters", metrics.get("total_parameters"))
 
 
 def first_measures(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the first row of each model on each set that leads, whose measure the set is known by."""
-    found: dict[tuple, dict[str, Any]] = {}
+    """Return the first leading row of each model on each set: the main measure of the set."""
+    leaders: dict[tuple, dict[str, Any]] = {}
     for row in (row for row in rows if row["score"].leads):
-        found.setdefault((row["model"], row["score"].group, row["score"].on), row)
-    return list(found.values())
+        leaders.setdefault((row["model"], row["score"].group, row["score"].on), row)
+    return list(leaders.values())
 
 
 def over_tokens(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
-    """Return a chart for each metric on each set of items: the scores of every run's checkpoints by tokens seen.
+    """Return a chart of checkpoint scores by training tokens for each metric and set: metric, on, higher, files, spec.
 
-    runs  of `result_section.describe_runs`. Scores of kinds of items are drawn by plot_checkpoints
-
-    Each has metric, on, higher, spec and the files that its scores are from.
+    runs  from `result_section.describe_runs`. Scores of kinds of items are drawn by plot_checkpoints
     """
-    seen = {run["label"]: tokens_per_step(sources.columns(run["timings"])) for run in runs if run["timings"] in sources}
+    timed = [run for run in runs if run["timings"] in sources]
+    tokens_of_step = {run["label"]: tokens_per_step(sources.columns(run["timings"])) for run in timed}
     charts: dict[tuple[str, str, bool], list[dict[str, Any]]] = {}
     for row in scores_in_files(sources):
         score = row["score"]
-        each = seen.get(row["model"])
-        if score.step is not None and score.part == WHOLE and each:
+        tokens = tokens_of_step.get(row["model"])
+        if score.step is not None and score.part == WHOLE and tokens:
             key = (score.metric, score.on, score.higher_is_better)
-            charts.setdefault(key, []).append(row | {"tokens": score.step * each})
+            charts.setdefault(key, []).append(row | {"tokens": score.step * tokens})
     return [
         {
             "metric": metric.replace("_", " "),

@@ -1,7 +1,6 @@
-"""What the page says of data and models, in the order of the data: text, tokenizer, records, samples, partitioning.
+"""Build the template contexts of the page's sections on text, tokenizer, records, samples and partitioning.
 
-Each function returns what a template of the same name in report/page/ shows, and the names of the files that this is
-from, to which the template links.
+Each context is for the template of report/page/ of the same name, and has the names of the files to link to.
 """
 
 import difflib
@@ -17,45 +16,48 @@ from tpulm.report.sources import Sources, reasons_of, source_of
 from tpulm.specs.artifacts import MANIFEST
 
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
-LINE = re.compile(r"\S(?:[^\n]*\S)?")  # what is between the white space of a line
+LINE = re.compile(r"\S(?:[^\n]*\S)?")  # a line without the white space at its ends
 
 
 def marked(before: str, after: str) -> tuple[Markup, Markup]:
-    """Return both texts as HTML: in the first, what is gone is <del>, in the second, what is new is <ins>."""
-    one, other = WORDS.findall(before), WORDS.findall(after)
-    left = right = ""
-    for kind, start, stop, begin, end in difflib.SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
-        old, new = (str(escape("".join(words))) for words in (one[start:stop], other[begin:end]))
-        left += old if kind == "equal" else wrapped(old, "del")
-        right += new if kind == "equal" else wrapped(new, "ins")
-    return joined(left, "del"), joined(right, "ins")
+    """Return two texts as HTML: removed words of the first are <del>, added words of the second are <ins>."""
+    old_words, new_words = WORDS.findall(before), WORDS.findall(after)
+    old_html = new_html = ""
+    matcher = difflib.SequenceMatcher(None, old_words, new_words, autojunk=False)
+    for kind, old_start, old_stop, new_start, new_stop in matcher.get_opcodes():
+        removed = str(escape("".join(old_words[old_start:old_stop])))
+        added = str(escape("".join(new_words[new_start:new_stop])))
+        old_html += removed if kind == "equal" else wrapped(removed, "del")
+        new_html += added if kind == "equal" else wrapped(added, "ins")
+    return joined(old_html, "del"), joined(new_html, "ins")
 
 
 def wrapped(html: str, tag: str) -> str:
-    """Return escaped text with a tag around what each of its lines has beside white space at its ends."""
+    """Return escaped text with a tag around each line, white space at its ends excluded."""
     return LINE.sub(rf"<{tag}>\g<0></{tag}>", html)
 
 
 def joined(html: str, tag: str) -> Markup:
-    """Return HTML in which elements of a tag are one where only white space of a line is between them."""
+    """Return HTML with elements of a tag merged if only white space within a line separates them."""
     return Markup(re.sub(rf"</{tag}>([^\S\n]*)<{tag}>", r"\1", html))
 
 
+# Limits of what the page shows.
 SHOWN = 20  # examples of a kind
-SCRIPTS = 12  # of which there is a row
-DEVICES = 256  # that a grid shows, at most
+SCRIPTS = 12
+DEVICES = 256  # of a grid
 
 
 def texts(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:
-    """Return each collection of texts."""
-    found = []
+    """Return the context of each collection of texts: sizes, dropped documents, duplicates, contamination."""
+    collections = []
     for name in recipe["texts"]:
         file = f"{name}/corpus.json"
         corpus = sources.json(file)
         if not corpus:
             continue
         parts = corpus.get("sources", {})
-        found.append(
+        collections.append(
             {
                 "name": name,
                 "file": file,
@@ -78,47 +80,44 @@ def texts(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:
                 "contaminated": corpus.get("decontaminate", {}).get("examples", [])[:SHOWN],
             }
         )
-    return found
+    return collections
 
 
 def tokenizer(sources: Sources) -> dict[str, Any]:
-    """Return how the tokenizer cuts text."""
+    """Return metrics, charts and comparison of the tokenizer."""
     file, pieces_file = "tokenizer/metrics.json", "tokenizer/pieces.json"
     pieces = sources.json(pieces_file)
-    found: dict[str, Any] = {"measured": sources.json(file), "file": file, "pieces": pieces, "pieces_file": pieces_file}
-    found["beside"] = beside_others(file, pieces_file, sources)
+    context: dict[str, Any] = {"file": file, "measured": sources.json(file), "pieces_file": pieces_file}
+    context |= {"pieces": pieces, "beside": beside_others(file, pieces_file, sources)}
     if pieces:
-        counted = [
+        lengths = [
             {"characters": row["characters"], "pieces": row[key], "which": which}
             for row in pieces["lengths"]
             for key, which in (("used", "occur"), ("unused", "do not"))
         ]
-        found["lengths"] = charts.bars(counted, "characters", "pieces", ("characters", "pieces"), "which")
-        found["words"] = charts.bars(pieces["words"], "tokens", "words", ("tokens per word", "words"))
-        found["hardest"] = pieces["hardest"][:SHOWN]
-    return found
+        context["lengths"] = charts.bars(lengths, "characters", "pieces", ("characters", "pieces"), "which")
+        context["words"] = charts.bars(pieces["words"], "tokens", "words", ("tokens per word", "words"))
+        context["hardest"] = pieces["hardest"][:SHOWN]
+    return context
 
 
 def beside_others(file: str, pieces_file: str, sources: Sources) -> dict[str, Any] | None:
-    """Return the figures of the tokenizer and of those it is compared with, and their tokens per word by kind of text.
-
-    None where it is compared with none.
-    """
+    """Return metrics, and tokens per word by script and source, of all tokenizers; None without any to compare with."""
     others = sources.names("tokenizer/compared/*/metrics.json")
     files = {"this one": (file, pieces_file)}
     files |= {name.split("/")[2]: (name, name.replace("metrics.json", "pieces.json")) for name in others}
-    if not others or not all(sources.json(one) for pair in files.values() for one in pair):
+    if not others or not all(sources.json(name) for pair in files.values() for name in pair):
         return None
 
     def per_word(key: str, kind: str) -> dict[str, list[float | None]]:
-        found = [
+        rates = [
             {row[kind]: row["tokens_per_word"] for row in sources.json(pieces).get(key, ())}
             for _, pieces in files.values()
         ]
-        return {name: [own.get(name) for own in found] for name in found[0]}
+        return {name: [by_name.get(name) for by_name in rates] for name in rates[0]}
 
     return {
-        "files": [one for pair in files.values() for one in pair],
+        "files": [name for pair in files.values() for name in pair],
         "figures": {name: sources.json(figures) for name, (figures, _) in files.items()},
         "scripts": dict(list(per_word("scripts", "script").items())[:SCRIPTS]),
         "sources": per_word("sources", "source"),
@@ -126,20 +125,20 @@ def beside_others(file: str, pieces_file: str, sources: Sources) -> dict[str, An
 
 
 def records(sources: Sources) -> dict[str, Any]:
-    """Return the sets of records and how even their shards are."""
+    """Return manifest and chart of records per shard for each set of records."""
     sets = []
     for file in sources.names(f"*{MANIFEST}"):
         manifest = sources.json(file)
-        # The corpus of a base model that is fetched is only evaluated on: it has no training records.
+        # The corpus of a fetched base model is only for evaluation: it has no training records.
         counts = [shard["records"] for shard in manifest["splits"].get("train", {"shards": []})["shards"]]
         chart = charts.many_bars(counts, ("shard", "records")) if len(counts) > 1 else None
         sets.append(manifest | {"name": file.removesuffix(f"/{MANIFEST}"), "file": file, "chart": chart})
-    responses = [found for found in sets if all("loss_tokens" in split for split in found["splits"].values())]
+    responses = [each for each in sets if all("loss_tokens" in split for split in each["splits"].values())]
     return {"sets": sets, "responses": responses}
 
 
 def masks(sources: Sources) -> dict[str, Any] | None:
-    """Return the answers of masked models to prompts, a column for each model; None where there are none."""
+    """Return the answers of masked models to prompts, one column for each model; None without any."""
     files = sources.names("mlm/*/fill_mask.json")
     if not files:
         return None
@@ -150,7 +149,7 @@ def masks(sources: Sources) -> dict[str, Any] | None:
 
 
 def generations(sources: Sources) -> list[dict[str, Any]]:
-    """Return the samples of each finetuned model beside those of its base, with what differs marked."""
+    """Return pairs of samples of each base model and its finetuned model, with the differences marked."""
     return [
         {
             "name": file.split("/")[1],
@@ -169,29 +168,29 @@ def generations(sources: Sources) -> list[dict[str, Any]]:
 
 
 def responses(sources: Sources) -> list[dict[str, Any]]:
-    """Return the responses of each finetuned model to held-out prompts, some wrong ones first, then right ones."""
-    found = []
+    """Return responses of each finetuned model to held-out prompts: up to SHOWN wrong ones, then SHOWN right ones."""
+    runs = []
     for file in sources.names("evaluation/responses/*/*/responses.json"):
         rows = sources.json(file)["rows"]
-        judged = {right: [row for row in rows if (row["after"] == row["response"]) == right] for right in (False, True)}
-        shown = [row | {"right": right} for right, own in judged.items() for row in own[:SHOWN]]
-        name = file.split("/")[3]
-        found.append({"name": name, "file": file, "rows": shown, "right": len(judged[True]), "asked": len(rows)})
-    return [run for run in found if run["rows"]]
+        right = [row | {"right": True} for row in rows if row["after"] == row["response"]]
+        wrong = [row | {"right": False} for row in rows if row["after"] != row["response"]]
+        shown, name = wrong[:SHOWN] + right[:SHOWN], file.split("/")[3]
+        runs.append({"name": name, "file": file, "rows": shown, "right": len(right), "asked": len(rows)})
+    return [run for run in runs if run["rows"]]
 
 
 def partitioning(sources: Sources) -> dict[str, Any]:
-    """Return how the variables of each finetuned model lie on its mesh; those of equal layers once."""
+    """Return the sharding of the variables of each finetuned model; equal layers appear once."""
     runs = []
     for file in sources.names("finetune/*/partitioning.json"):
-        found = sources.json(file)
-        mesh, seen, variables = found["mesh"], set(), []
-        for variable in found["variables"]:
+        record = sources.json(file)
+        mesh, seen, variables = record["mesh"], set(), []
+        for variable in record["variables"]:
             path = re.sub(r"(?<=_)\d+(?=/)", "*", variable["path"])
-            same = (path, str(variable["shape"]), str(variable["spec"]), variable["note"])
-            if same in seen:
+            signature = (path, str(variable["shape"]), str(variable["spec"]), variable["note"])
+            if signature in seen:
                 continue
-            seen.add(same)
+            seen.add(signature)
             variables.append(
                 {
                     "path": path,
@@ -203,20 +202,20 @@ def partitioning(sources: Sources) -> dict[str, Any]:
                     "bytes": variable["bytes_per_device"],
                 }
             )
-        held = {
-            "cut": sum(any(variable["spec"]) for variable in found["variables"]),
-            "all": len(found["variables"]),
-            "held": sum(variable["bytes_per_device"] for variable in found["variables"]),
+        totals = {
+            "cut": sum(any(variable["spec"]) for variable in record["variables"]),
+            "all": len(record["variables"]),
+            "held": sum(variable["bytes_per_device"] for variable in record["variables"]),
         }
-        runs.append({"name": file.split("/")[1], "file": file, "mesh": mesh, "variables": variables} | held)
+        runs.append({"name": file.split("/")[1], "file": file, "mesh": mesh, "variables": variables} | totals)
     return {"runs": runs}
 
 
 def grid(mesh: Mapping[str, int], spec: list[str | None]) -> Markup:
-    """Return the devices of a mesh as cells, colored by which part of a variable they hold.
+    """Return the devices of a mesh as HTML cells, colored by the shard of a variable that they hold.
 
-    mesh  its axes, in order
-    spec  the axis that each dimension of the variable is cut along, or None
+    mesh  size of each axis, in order
+    spec  mesh axis of each dimension of the variable, or None
     """
     sizes = list(mesh.values())
     rows, columns = (math.prod(sizes[:-1]), sizes[-1]) if sizes else (1, 1)
@@ -239,5 +238,5 @@ def grid(mesh: Mapping[str, int], spec: list[str | None]) -> Markup:
 
 
 def bar(share: float) -> Markup:
-    """Return a bar as wide as a share."""
+    """Return an HTML bar whose width is a share, 0 to 1."""
     return Markup('<i class="share" style="--share:{:.4f}"></i>').format(share)

@@ -1,7 +1,6 @@
-"""The report's page: one HTML file with its style, scripts and data in it, which opens without a network.
+"""Render the report's page: one HTML file with style, scripts and data inside, which opens without a network.
 
-The templates, style and script are files of report/page/ at the top of the workflow. The charts are drawn by Vega-Lite
-(Satyanarayan et al. 2017), whose JavaScript the package vl-convert has.
+Templates, style and script are in report/page/. Vega-Lite (Satyanarayan et al. 2017) draws the charts.
 """
 
 import hashlib
@@ -35,13 +34,13 @@ SECTIONS = {
 
 @cache
 def vega() -> str:
-    """Return the JavaScript of Vega, Vega-Lite and Vega-Embed, as a module that sets window.vegaEmbed."""
+    """Return the JavaScript of Vega, Vega-Lite and Vega-Embed from vl-convert, a module that sets window.vegaEmbed."""
     from vl_convert import javascript_bundle
 
     return javascript_bundle("window.vegaEmbed = vegaEmbed;")
 
 
-# A key of the config, and a value that it is to have.
+# A key of the config, with its value if there is one.
 KEY = re.compile(r"(?<![\w./-])[a-z]\w*(?:\.[\w-]+|_\w+)+(?:: [\w.-]*\w)?")
 
 
@@ -51,17 +50,17 @@ def with_keys(sentence: str) -> Markup:
 
 
 def always_empty(recipe: Mapping[str, Any]) -> set[str]:
-    """Return the sections that no result of this config fills: the page leaves them out."""
+    """Return the sections that no result of this config fills, which the page leaves out."""
     stages = [run["stage"] for run in recipe["runs"]]
     filled = {"runs": len(stages) > len(set(stages)), "partitioning": "finetune" in stages}
-    return {name for name, some in filled.items() if not some}
+    return {name for name, has_content in filled.items() if not has_content}
 
 
 def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> list[dict[str, Any]]:
-    """Return the sections of the page: id, title, html, and a version that changes with it.
+    """Return the sections of the page: id, title, html, and version, a hash of the html.
 
-    recipe     of tpulm.config.report
-    sources    the files to tell of, jobs.json among them; what is not there yet is left out
+    recipe     from tpulm.config.report
+    sources    files of the page, jobs.json among them; missing files are left out
     templates  the folder report/page
     """
     environment = Environment(
@@ -95,20 +94,20 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
         "partitioning": data_section.partitioning(sources),
         "jobs": result_section.jobs(recipe, sources),
     }
-    found = []
+    rendered = []
     for name, title in SECTIONS.items():
         if name in always_empty(recipe):
             continue
         html = environment.get_template(f"{name}.html").render(contexts[name])
         version = hashlib.sha256(html.encode()).hexdigest()[:16]
-        found.append({"id": name, "title": title, "html": Markup(html), "version": version})
-    return found
+        rendered.append({"id": name, "title": title, "html": Markup(html), "version": version})
+    return rendered
 
 
 def page(recipe: Mapping[str, Any], sources: Sources, templates: Path, live: str = "") -> str:
-    """Return the whole page; see `sections`.
+    """Return the page as HTML; see `sections`.
 
-    live  where the page asks for sections that have changed, as it does while the workflow runs; empty for never
+    live  URL from which the page fetches changed sections while the workflow runs; empty for a static page
     """
     environment = Environment(loader=FileSystemLoader(templates), autoescape=True, undefined=StrictUndefined)
     return environment.get_template("page.html").render(

@@ -1,6 +1,6 @@
-"""What the page says of how good the models are, what they cost, and how runs compare.
+"""Build the template contexts of the page's sections on training, quality, comparison of runs, plans and jobs.
 
-Each function returns what a template of the same name in report/page/ shows; see tpulm.report.data_section.
+Each context is for the template of report/page/ of the same name; see tpulm.report.data_section.
 """
 
 import json
@@ -24,7 +24,7 @@ LOSSES = {"mlm": "nats per masked token", "base": "nats per token", "finetune": 
 
 
 def describe_runs(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:
-    """Return every run with its metrics, state, timings and devices."""
+    """Return every run of the page's recipe with its metrics, state, timings and devices."""
     runs, devices = [], devices_of(recipe, sources)
     for run in recipe["runs"]:
         metrics, timings = (f"{run['folder']}/{file}" for file in ("metrics.json", "timings.csv"))
@@ -51,29 +51,29 @@ def describe_runs(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str,
 
 
 def demo(recipe: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the command that opens a page to type into the models that have been evaluated; None without any."""
+    """Return the command that opens the demo of the evaluated models; None without any."""
     folders = [f"{recipe['results']}/{run['folder']}" for run in runs if run["figures"]]
     return f"python tools/demo.py {directory_option()}{' '.join(folders)}" if folders else None
 
 
 def middle(values: list | None) -> float | None:
-    """Return the median of a column; None where there is none."""
+    """Return the median of a column; None without values."""
     return median(values) if values else None
 
 
 def operations_of(timings: Mapping[str, list]) -> list[tuple[str, str, float]]:
-    """Return of each profile in timings the steps, and its costliest operations with their share of the time."""
-    found = []
+    """Return (steps, operation, share of time) for the costliest operations of each profile in timings."""
+    operations = []
     for profile in (json.loads(text) for text in timings.get("profile", []) if text):
         first, last = profile["steps"]
-        found += [(f"{first} to {last}", name, share) for name, share in profile["operations"]]
-    return found
+        operations += [(f"{first} to {last}", name, share) for name, share in profile["operations"]]
+    return operations
 
 
 def training(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
-    """Return the curves of all runs that have begun."""
-    found = [pick(run) | curves_of(run, sources) for run in runs]
-    curves = [run for run in found if run["loss"]]
+    """Return the context of the training section: the curves of all runs that have begun."""
+    described = [pick(run) | curves_of(run, sources) for run in runs]
+    curves = [run for run in described if run["loss"]]
     return {
         "files": [file for run in curves for file in run.pop("files")],
         "curves": {"runs": curves},
@@ -90,12 +90,12 @@ def pick(run: Mapping[str, Any]) -> dict[str, Any]:
 def quality(
     runs: list[dict[str, Any]], scores: Sequence[dict[str, Any]], losses: Sequence[dict[str, Any]], sources: Sources
 ) -> dict[str, Any]:
-    """Return all scores: those of `curves.final_scores`, and the losses of `curves.losses_of`."""
+    """Return the context of the quality section; scores, losses  from `curves.final_scores` and `curves.losses_of`."""
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for row in (row for row in scores if row["score"].leads):
         score = row["score"]
         groups.setdefault((score.group, score.metric, score.on), []).append(row)
-    found = [
+    quality_charts = [
         {
             "metric": metric,
             "on": on,
@@ -114,7 +114,7 @@ def quality(
         for (_, metric, on), rows in groups.items()
     ]
     return {
-        "charts": found,
+        "charts": quality_charts,
         "over_tokens": over_tokens(runs, sources),
         "scores": scores,
         "files": list(dict.fromkeys(row["file"] for row in scores)),
@@ -127,7 +127,7 @@ def quality(
 def summary(
     runs: list[dict[str, Any]], scores: Sequence[dict[str, Any]], losses: Sequence[dict[str, Any]], sources: Sources
 ) -> dict[str, Any]:
-    """Return the first screen; scores, losses  as in `quality`."""
+    """Return the context of the summary; scores, losses  as in `quality`."""
     totals = sources.json("jobs.json")["totals"]
     best = best_of(runs, scores, losses)
     return {
@@ -143,7 +143,7 @@ def summary(
 def best_of(
     runs: list[dict[str, Any]], scores: Sequence[dict[str, Any]], losses: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the rows of the first table: scores of text, of pairs and of tasks, or else the losses on test text."""
+    """Return the rows of the summary's table: the main scores of each model, or its test losses if it has no scores."""
     rows = []
     labels = {run["label"]: number for number, run in enumerate(runs)}
     leaders = first_measures(scores)
@@ -162,7 +162,7 @@ def best_of(
 
 
 def compared_runs(sources: Sources) -> dict[str, Any]:
-    """Return the comparison of runs, of stages that have several."""
+    """Return the context of the comparison of runs, for stages with several runs or seeds."""
     file = "compare/runs.csv"
     columns = sources.columns(file) if file in sources else {}
     stages = [str(stage) for stage in columns.get("stage", [])]
@@ -172,15 +172,15 @@ def compared_runs(sources: Sources) -> dict[str, Any]:
         if stages.count(stage) > 1 or row["seeds"] > 1:
             settings = str(row["settings"]) if isinstance(row["settings"], str) else ""
             groups.append(row | {"settings": settings.split(), "several": row["seeds"] > 1})
-    found = [
+    stage_charts = [
         {"stage": stage, "spec": spread([row for row in groups if row["stage"] == stage])}
         for stage in dict.fromkeys(row["stage"] for row in groups)
     ]
-    return {"groups": groups, "charts": found, "file": file}
+    return {"groups": groups, "charts": stage_charts, "file": file}
 
 
 def spread(rows: list[dict[str, Any]]) -> dict:
-    """Return the chart of groups of runs: the loss on the test split, a standard deviation to both sides."""
+    """Return a chart of the test losses of groups of runs, with one standard deviation to both sides."""
     points = []
     for row in rows:
         mean, deviation = row["test_loss"], row["test_loss_std"] if row["several"] else None
@@ -190,43 +190,43 @@ def spread(rows: list[dict[str, Any]]) -> dict:
 
 
 def plans(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
-    """Return the plans beside what was measured."""
+    """Return the context of the plan section: plans and measured step times."""
     by_label = {run["label"]: run for run in runs}
-    found = {file: sources.json(file) for file in sources.names("plan/*/*/*.json")}
-    found = {file: plan for file, plan in found.items() if "task" in plan or plan_name(plan) in by_label}
-    rows, memory = [], []
-    for plan in found.values():
+    plan_by_file = {file: sources.json(file) for file in sources.names("plan/*/*/*.json")}
+    plan_by_file = {file: plan for file, plan in plan_by_file.items() if "task" in plan or plan_name(plan) in by_label}
+    rows, memory_rows = [], []
+    for plan in plan_by_file.values():
         run = {} if "task" in plan else by_label[plan_name(plan)]
         for number, row in enumerate(rows_of([plan])):
             measured = {"seconds": run.get("seconds"), "devices": run.get("devices")} if number == 0 else {}
             rows.append({"cells": [show(cell) for cell in row]} | measured)
         if plan["planned"]:
-            held, name = plan["memory"], f"{title_of(plan)} on {plan['topology']}"
-            parts = {key: held[key] for key in ("arguments", "temporaries", "program")}
-            if held["arguments"] is None:  # the compiler says of a step that does not fit only how much it is
-                parts = {"total": held["total"]}
-            memory += [
-                {"name": name, "part": part, "share": size / held["hbm"]} for part, size in parts.items() if size
+            memory_use, name = plan["memory"], f"{title_of(plan)} on {plan['topology']}"
+            parts = {key: memory_use[key] for key in ("arguments", "temporaries", "program")}
+            if memory_use["arguments"] is None:  # for a step that does not fit, the compiler reports only the total
+                parts = {"total": memory_use["total"]}
+            memory_rows += [
+                {"name": name, "part": part, "share": size / memory_use["hbm"]} for part, size in parts.items() if size
             ]
-    planned = [plan | {"name": title_of(plan)} for plan in found.values() if plan["planned"]]
+    planned = [plan | {"name": title_of(plan)} for plan in plan_by_file.values() if plan["planned"]]
     return {
-        "files": list(found),
+        "files": list(plan_by_file),
         "head": HEAD,
         "rows": rows,
-        "notes": notes_of(found.values()),
+        "notes": notes_of(plan_by_file.values()),
         "planned": planned,
         "timed": [plan for plan in planned if plan["estimated_seconds"]],
-        "memory": charts.shares(memory) if memory else None,
+        "memory": charts.shares(memory_rows) if memory_rows else None,
     }
 
 
 def jobs(recipe: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
-    """Return the timeline of jobs, with pauses cut out, and the time by rule."""
+    """Return the context of the jobs section: the timeline without pauses, and the time by rule."""
     account = sources.json("jobs.json")
     stages = recipe["rules"]
 
     def on_axis(time: float) -> float:
-        """Return a time without the pauses before it; a tenth of PAUSE stays in the place of each, to be seen."""
+        """Return a time without the pauses before it; a tenth of PAUSE remains of each, to be visible."""
         before = (pause["seconds"] for pause in account["pauses"] if pause["after"] < time)
         return round(time - sum(seconds - PAUSE / 10 for seconds in before), 3)
 

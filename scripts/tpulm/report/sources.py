@@ -1,4 +1,4 @@
-"""The files that the report's page tells of, and how their numbers read."""
+"""Read the files of the report's page, and format numbers for it."""
 
 import csv
 import fnmatch
@@ -14,18 +14,18 @@ from markupsafe import Markup
 from tpulm.core.devices import devices_in_words
 from tpulm.core.files import read_json
 
-# The columns that hold names of runs and devices, and what a profile found.
+# Columns of text, even if it looks like numbers.
 NAMES = ("run", "devices", "profile")
 
 
 class Sources:
-    """The files that a page may be made of; what is not among them is not read."""
+    """Access to the files of a page, by name; only these files are read."""
 
     def __init__(self, files: Mapping[str, Path], linked: bool = True, since: float | None = None):
-        """Take the path of each file by its name: below results/, or from logs/ on.
+        """Take the path of each file by its name: relative to results/, or beginning with logs/.
 
-        linked  whether the page lies in results/, so that its links to files lead there
-        since   when the workflow that is running began, seconds since 1970; None where none is
+        linked  whether the page is in results/, so that it can link to files
+        since   start of the running workflow, Unix time in seconds; None if none runs
         """
         self.files = dict(files)
         self.linked, self.since = linked, since
@@ -35,53 +35,53 @@ class Sources:
         return name in self.files
 
     def older(self, name: str) -> bool:
-        """Return whether a file was written before the workflow that is running began."""
+        """Return whether a file was written before the running workflow began."""
         path = self.files.get(name)
         return bool(self.since and path and path.exists() and path.stat().st_mtime < self.since)
 
     def names(self, pattern: str) -> list[str]:
-        """Return the names that match a pattern, sorted; * stands for anything, folders too."""
+        """Return the sorted names that match a pattern; * matches anything, / included."""
         return sorted(fnmatch.filter(self.files, pattern))
 
     def json(self, name: str) -> Any:
-        """Return the content of a JSON file; None where there is no such file."""
+        """Return the content of a JSON file; None without the file."""
         if name not in self.read and name in self.files:
             self.read[name] = read_json(self.files[name])
         return self.read.get(name)
 
     def columns(self, name: str) -> dict[str, list[float | str]]:
-        """Return the columns of a CSV file, with numbers where all of a column are numbers; empty cells are NaN."""
+        """Return the columns of a CSV file, as `columns_of`; {} without the file."""
         if name not in self.read:
             self.read[name] = columns_of([self.files[name]]) if name in self.files else {}
         return self.read[name]
 
 
 def columns_of(paths: Iterable[Path]) -> dict[str, list[float | str]]:
-    """Return the columns of CSV files one after the other, as `Sources.columns` does."""
+    """Return the columns of concatenated CSV files: floats if all cells are numbers or empty (NaN), otherwise text."""
     rows: list[dict[str, str]] = []
     for path in paths:
         with open(path, encoding="utf-8", newline="") as file:
             rows += csv.DictReader(file)
-    found: dict[str, list[float | str]] = {}
+    columns: dict[str, list[float | str]] = {}
     for name in rows[0] if rows else ():
         texts = [row.get(name) or "" for row in rows]
-        if name in NAMES:  # that may look like numbers
-            found[name] = list(texts)
+        if name in NAMES:
+            columns[name] = list(texts)
             continue
         try:
-            found[name] = [float(text) if text else math.nan for text in texts]
+            columns[name] = [float(text) if text else math.nan for text in texts]
         except ValueError:
-            found[name] = list(texts)
-    return found
+            columns[name] = list(texts)
+    return columns
 
 
 def as_script(identifier: str, value: object) -> Markup:
-    """Return data for the page's script, as an element that no text in it can end."""
+    """Return data as a JSON script element, escaped for HTML."""
     return Markup('<script type="application/json" id="{}">{}</script>').format(identifier, htmlsafe_json_dumps(value))
 
 
 def figure(value: float) -> str:
-    """Return a number with four digits that count, thousands apart."""
+    """Return a number with four significant digits and thousands separators."""
     if isinstance(value, int) or (abs(value) >= 1e4 and math.isfinite(value)):
         return f"{value:,.0f}"
     if value and abs(value) < 1e-3:
@@ -91,17 +91,17 @@ def figure(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """Return a share in percent."""
+    """Return a share as percent, one decimal."""
     return f"{100 * value:.1f} %"
 
 
 def change(value: float) -> str:
-    """Return a relative change in percent, with its sign."""
+    """Return a relative change as percent with sign, one decimal."""
     return f"{100 * value:+.1f} %"
 
 
 def lasting(value: float) -> str:
-    """Return seconds in the unit that reads best."""
+    """Return seconds as text in a readable unit, from µs to d."""
     for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60)):
         if value >= 2 * seconds:
             return f"{value / seconds:,.1f} {unit}"
@@ -111,7 +111,7 @@ def lasting(value: float) -> str:
 
 
 def amount(value: float) -> str:
-    """Return a count with its magnitude: 695 k, 1.40 M."""
+    """Return a count with its unit from a million on: 695,000, 1.40 M."""
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if value >= size:
             return f"{value / size:.2f} {unit}"
@@ -119,7 +119,7 @@ def amount(value: float) -> str:
 
 
 def in_bytes(value: float) -> str:
-    """Return a number of bytes with a binary unit."""
+    """Return a number of bytes with a binary unit: 1.5 GiB."""
     for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if value >= size:
             return f"{value / size:.1f} {unit}"
@@ -139,19 +139,19 @@ STYLES: dict[str, Callable[[Any], str]] = {
 
 
 def format_number(style: str, value: Any) -> str | Markup:
-    """Return a number as text, in one of STYLES; a dash where it is not known."""
+    """Return a number as text in one of STYLES; a dash for None or undefined."""
     if value is None or isinstance(value, Undefined):
         return Markup('<span title="not known">–</span>')
     return STYLES[style](value)
 
 
 def names_below(paths: Iterable[str | Path], results: str | Path) -> dict[str, Path]:
-    """Return files below results/, a folder wherever it is, by their names there."""
+    """Return paths by their names relative to the folder `results`."""
     return {Path(path).relative_to(results).as_posix(): Path(path) for path in paths}
 
 
 def devices_of(recipe: Mapping[str, Any], sources: Sources) -> dict[str, str]:
-    """Return on what each run of a page's recipe was trained last, by the folder of its logs; empty where not known."""
+    """Return the devices of each run's last training in words, by the run's label; empty if unknown."""
     timings = {run["label"]: sources.columns(f"{run['folder']}/timings.csv") for run in recipe["runs"]}
     return {label: devices_in_words(str(columns.get("devices", [""])[-1])) for label, columns in timings.items()}
 
@@ -163,7 +163,7 @@ REASONS = {
 
 
 def source_of(corpus: Mapping[str, Any]) -> str:
-    """Return where a text is from, in a sentence."""
+    """Return a sentence on the source of a corpus."""
     if "sources" in corpus:
         return "Several sources; the weight is how often each training document of a source is used."
     version = f" of Python {corpus['python_version']}" if "python_version" in corpus else ""
@@ -171,7 +171,7 @@ def source_of(corpus: Mapping[str, Any]) -> str:
 
 
 def reasons_of(splits: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return why documents of a text were dropped, as key of its splits and words; the others are names of filters."""
-    found = dict.fromkeys(key for figures in splits.values() for key in figures if key.startswith("dropped_"))
-    names = {key: key.removeprefix("dropped_") for key in found}
+    """Return (key, words) for each reason for which documents were dropped; keys without words are names of filters."""
+    keys = dict.fromkeys(key for figures in splits.values() for key in figures if key.startswith("dropped_"))
+    names = {key: key.removeprefix("dropped_") for key in keys}
     return [(key, REASONS.get(name, name.replace("_", " "))) for key, name in names.items()]

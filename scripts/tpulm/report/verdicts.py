@@ -1,8 +1,6 @@
-"""What to think of each model, in a sentence or two: what it is better and worse than, and what to do next.
+"""Judge each model in a sentence or two: what it is better and worse than, and what to do next.
 
-The tokenizer and the records get one only where they are unusual.
-
-The guide "Evaluation" of the docs lists the rules.
+The tokenizer and the records are judged only if they are unusual. The guide "Evaluation" of the docs lists the rules.
 """
 
 from bisect import bisect_right
@@ -19,35 +17,34 @@ from tpulm.specs.artifacts import MANIFEST
 from tpulm.specs.scores import RESPONSES
 from tpulm.training.standing import FORGOTTEN, MUCH, RIGHT, forgotten, standing
 
-# Share of the validation loss between two checkpoints: what is less counts as no change.
+# Relative changes of the validation loss below this count as none.
 CHANGE = 0.01
-# By what the steps are multiplied, of a model that gets a warning and of another one.
+# Factors of the suggested steps: for a model with a warning, and for another one.
 MANY, TWICE = 10, 2
-# From which change on more steps help a model that has forgotten much.
+# If the validation loss falls by at least this share, more steps help a model that has forgotten much.
 FAST = 0.05
-# By how much the validation loss may be above the training loss.
+# Share by which the validation loss may exceed the training loss.
 GAP = 0.1
-# By how much the mean training loss before the last checkpoint may be above the lowest before any.
+# Share by which the mean training loss before the last checkpoint may exceed the lowest before any.
 DIVERGED = 0.1
 # Tokens of an English word by OpenAI's tokenizers: "1 token is about 3/4 of a word" (its help page on tokens).
 USUAL_TOKENS = 4 / 3
-# Characters between white space, up to which that divides a text into words.
+# Up to this mean length in characters, white space divides a text into words.
 LONGEST_WORD = 12
-# Shares of tokens that may be unknown, or white space.
+# Limits of the shares of unknown tokens and of white space.
 UNKNOWN, WHITESPACE = 0.001, 0.2
-# Share of a vocabulary that should occur in a text of so many times as many tokens.
+# Share of a vocabulary that should occur in a text with TOKENS_PER_PIECE times as many tokens.
 USED, TOKENS_PER_PIECE = 0.5, 10
-# Share of padding that records may have.
+# Limit of the share of padding in records.
 PADDING = 0.5
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to think of a model, of the tokenizer or of a set of records.
+    """A judgement on a model, the tokenizer or a set of records.
 
-    label     of its run, such as mlm/tiny; tokenizer; or the folder of the records
-    sentence  in plain words
-    warning   whether it is no better than something much simpler, or the tokenizer lacks characters
+    label     the run, such as mlm/tiny; "tokenizer"; or the folder of the records
+    warning   whether a model is no better than something much simpler, or the tokenizer lacks characters
     """
 
     label: str
@@ -56,70 +53,73 @@ class Verdict:
 
 
 def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]], sources: Sources) -> list[Verdict]:
-    """Return what is unusual about the tokenizer and the records, and the verdict on each run that has been evaluated.
+    """Return verdicts on the tokenizer and the records if they are unusual, and on each evaluated run.
 
-    They are in the order in which the workflow makes things: what is changed further up makes the rest anew.
+    They are in the order of the workflow, because a change of an earlier artifact makes the later ones anew.
 
-    runs    of `result_section.describe_runs`; scores  of `curves.final_scores`
+    runs    from `result_section.describe_runs`; scores  from `curves.final_scores`
     """
     scores, runs = list(scores), list(runs)
-    found = list(of_tokenizer(sources))
-    if found and any(run["stage"] == "mlm" for run in runs):
-        found[-1] = replace(found[-1], sentence=f"{found[-1].sentence} {AGAIN}")
-    found += of_records(sources)
+    results = list(of_tokenizer(sources))
+    if results and any(run["stage"] == "mlm" for run in runs):
+        results[-1] = replace(results[-1], sentence=f"{results[-1].sentence} {AGAIN}")
+    results += of_records(sources)
     corpus = sources.json("corpus/corpus.json") or {"splits": {"train": {}}}
-    judged, good = [], defaultdict(list)  # by base model, what is good of what is made from it
-    for run in (one for one in runs if one["figures"]):
-        own = [row["score"] for row in scores if row["model"] == run["label"]]
-        said, warning = standing(run["stage"], own + run["losses"], corpus["splits"]["train"].get("characters"))
-        what = advice(course_of(run, sources), warning, run)
-        responses = None if warning else next((score for score in own if score.group == RESPONSES), None)
+    assessed, good_models = [], defaultdict(list)  # good_models: labels by base model
+    for run in (run for run in runs if run["figures"]):
+        own_scores = [row["score"] for row in scores if row["model"] == run["label"]]
+        assessment, warning = standing(
+            run["stage"], own_scores + run["losses"], corpus["splits"]["train"].get("characters")
+        )
+        next_step = advice(course_of(run, sources), warning, run)
+        responses = None if warning else next((score for score in own_scores if score.group == RESPONSES), None)
         if responses and not responses.few and (responses.high or responses.value) >= RIGHT:
-            what = DONE[responses.value >= RIGHT]
-            good[run.get("base")].append(run["label"])
-        judged.append((run, said, warning, what))
-    for run, said, warning, what in judged:
-        if made := good[run["label"]]:
-            what = LEAVE.format(" and ".join(made), "is" if len(made) == 1 else "are")
+            next_step = DONE[responses.value >= RIGHT]
+            good_models[run.get("base")].append(run["label"])
+        assessed.append((run, assessment, warning, next_step))
+    for run, assessment, warning, next_step in assessed:
+        if derived := good_models[run["label"]]:
+            next_step = LEAVE.format(" and ".join(derived), "is" if len(derived) == 1 else "are")
         base = run.get("base")
-        first = what not in DONE.values() and not good[base] and any(one.label == base and one.warning for one in found)
-        # To learn comes first, and a lower rate is told once.
-        kept = "" if warning or LONGER in what or "learning_rate" in what else keeping(run)
-        sentences = said, FIRST.format(base) if first else "", what, kept
-        found.append(Verdict(run["label"], " ".join(filter(None, sentences)), warning))
-    return found
+        bad_base = not good_models[base] and any(result.label == base and result.warning for result in results)
+        # Learning comes before retention, and a lower rate is suggested once.
+        retention = "" if warning or LONGER in next_step or "learning_rate" in next_step else keeping(run)
+        first = FIRST.format(base) if bad_base and next_step not in DONE.values() else ""
+        sentences = assessment, first, next_step, retention
+        results.append(Verdict(run["label"], " ".join(filter(None, sentences)), warning))
+    return results
 
 
 def of_tokenizer(sources: Sources) -> Iterator[Verdict]:
-    """Yield what is unusual about how the tokenizer cuts the validation split."""
+    """Yield a verdict for each unusual measure of the tokenizer on the validation split."""
     figures = sources.json("tokenizer/metrics.json")
     if not figures:
         return
     per_word, trained_here = figures["tokens_per_word"], "training_documents" in figures
     unknown = figures["unknown_rate"] - figures.get("unknown_written", 0.0)
     if unknown > UNKNOWN:
-        said = f"{unknown:.1%} of the tokens are unknown: models cannot read or write their characters."
-        part = trained_here and figures["training_documents"] < figures["corpus_documents"]
-        what = PART if part else "Add text with them to the training split." if trained_here else ANOTHER
-        what = COVERED[figures["model"] == "wordpiece"] if figures.get("rare_characters") else what
-        yield Verdict("tokenizer", f"{said} {what}", True)
+        flaw = f"{unknown:.1%} of the tokens are unknown: models cannot read or write their characters."
+        trained_on_part = trained_here and figures["training_documents"] < figures["corpus_documents"]
+        remedy = PART if trained_on_part else "Add text with them to the training split." if trained_here else ANOTHER
+        remedy = COVERED[figures["model"] == "wordpiece"] if figures.get("rare_characters") else remedy
+        yield Verdict("tokenizer", f"{flaw} {remedy}", True)
     if figures.get("whitespace_rate", 0.0) > WHITESPACE:
-        said = f"{figures['whitespace_rate']:.0%} of the tokens are only white space, which leaves less room for text. "
-        what = FEWER.get(figures.get("whitespace"), ANOTHER) if figures.get("characters_known") else ANOTHER
-        yield Verdict("tokenizer", f"{said}{what}", False)
+        flaw = f"{figures['whitespace_rate']:.0%} of the tokens are only white space, which leaves less room for text. "
+        remedy = FEWER.get(figures.get("whitespace"), ANOTHER) if figures.get("characters_known") else ANOTHER
+        yield Verdict("tokenizer", f"{flaw}{remedy}", False)
     elif per_word > 2 * USUAL_TOKENS and figures["characters"] < LONGEST_WORD * figures["words"]:
-        said = f"{per_word:.1f} tokens per word, where tokenizers of large models have {USUAL_TOKENS:.1f} in English. "
-        what = "A larger tokenizer.vocab_size gives fewer." if trained_here else ANOTHER
-        yield Verdict("tokenizer", f"{said}{what}", False)
+        flaw = f"{per_word:.1f} tokens per word, where tokenizers of large models have {USUAL_TOKENS:.1f} in English. "
+        remedy = "A larger tokenizer.vocab_size gives fewer." if trained_here else ANOTHER
+        yield Verdict("tokenizer", f"{flaw}{remedy}", False)
     pieces = sources.json("tokenizer/pieces.json")
     count = sum(row["used"] + row["unused"] for row in pieces["lengths"]) if pieces else 0
     if trained_here and figures["vocabulary_used"] < USED and figures["tokens"] > TOKENS_PER_PIECE * count > 0:
-        said = f"Only {figures['vocabulary_used']:.0%} of its pieces occur in the validation split"
-        yield Verdict("tokenizer", f"{said}: a smaller tokenizer.vocab_size makes smaller models.", False)
+        flaw = f"Only {figures['vocabulary_used']:.0%} of its pieces occur in the validation split"
+        yield Verdict("tokenizer", f"{flaw}: a smaller tokenizer.vocab_size makes smaller models.", False)
 
 
 def of_records(sources: Sources) -> Iterator[Verdict]:
-    """Yield which sets of training records are mostly padding, of those that are made here."""
+    """Yield a verdict for each set of training records that is mostly padding, without external records."""
     for file in sources.names(f"*{MANIFEST}"):
         manifest = sources.json(file)
         split = manifest["splits"].get("train")
@@ -129,12 +129,12 @@ def of_records(sources: Sources) -> Iterator[Verdict]:
         padding = 1 - length / manifest["tokens_per_record"]
         if padding > PADDING:
             shorter = "" if split["dropped_tokens"] else "a smaller sequence_length, or "
-            said = f"{padding:.0%} of the tokens of these records are padding, which takes time and teaches nothing. "
-            said += f"A record has {length:.0f} others on average. Use {shorter}packing: concat."
-            yield Verdict(file.removesuffix(f"/{MANIFEST}"), said, False)
+            flaw = f"{padding:.0%} of the tokens of these records are padding, which takes time and teaches nothing. "
+            flaw += f"A record has {length:.0f} others on average. Use {shorter}packing: concat."
+            yield Verdict(file.removesuffix(f"/{MANIFEST}"), flaw, False)
 
 
-# Whether the score itself is high enough, or only a value in its interval.
+# By whether the score itself is high enough, or only a value in its interval.
 DONE = {
     True: "For the finetuning text, nothing is left to do.",
     False: "More held-out prompts would show whether anything is left to do.",
@@ -159,51 +159,54 @@ FEWER = {
 
 
 def keeping(run: Mapping[str, Any]) -> str:
-    """Return the smallest change that helps a finetuning to forget less."""
+    """Return advice for a finetuning to forget less; empty if it forgets little."""
     if run["stage"] != "finetune" or forgotten(run["losses"]) <= FORGOTTEN:
         return ""
     return f"If it has to keep more of the corpus, try {lower(run, 3, 'a third')}: it then learns more slowly."
 
 
 def lower(run: Mapping[str, Any], times: int, share: str) -> str:
-    """Return a share of the learning rate of a run, so many times lower, with its key."""
+    """Return words for the learning rate of a run divided by `times`, with its key; share  that quotient in words."""
     return f"{run['key']}.learning_rate: {run['learning_rate'] / times:.2g}, {share} of today's"
 
 
 @dataclass(frozen=True)
 class Course:
-    """How a training went: validation losses at its checkpoints, and mean training losses between them."""
+    """Validation losses of a training by step of its checkpoints, and mean training losses between them."""
 
     held_out: dict[int, float]
     train: list[float]
 
     @property
     def best(self) -> int:
-        """The step with the lowest validation loss."""
+        """Step with the lowest validation loss."""
         return min(self.held_out, key=lambda step: self.held_out[step])
 
     @property
     def change(self) -> float | None:
-        """By which share the validation loss fell at the end, between the last two checkpoints; None for one only."""
+        """Share by which the validation loss fell between the last two checkpoints; None for one only."""
         losses = list(self.held_out.values())
         return None if len(losses) < 2 else 1 - losses[-1] / losses[-2]
 
 
 def course_of(run: dict[str, Any], sources: Sources) -> Course | None:
-    """Return how a run went; None where it has no checkpoints here."""
+    """Return the losses of a run; None without checkpoints."""
     history = sources.columns(f"{run['folder']}/history.csv")
     curve = held_out(run, {}, [], sources)
     if curve is None:
         return None
     losses = dict(zip(curve["steps"], curve["values"], strict=True))
-    steps, of_train = (list(map(float, history.get(name, []))) for name in ("step", "loss"))
+    steps, train_losses = (list(map(float, history.get(name, []))) for name in ("step", "loss"))
     ends = [bisect_right(steps, step) for step in (0, *losses)]
-    spans = [of_train[since:until] for since, until in pairwise(ends)]
+    spans = [train_losses[start:stop] for start, stop in pairwise(ends)]
     return Course(losses, [fmean(span) for span in spans if span])
 
 
 def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
-    """Return the next thing to do. A loss of finetuning is compared with itself only: its texts differ by design."""
+    """Return the next thing to do; empty without a course.
+
+    Training and validation loss are not compared in finetuning, because its texts differ by design.
+    """
     if course is None:
         return ""
     last, change = max(course.held_out), course.change
