@@ -37,7 +37,7 @@ class HarnessTask:
         return "file" in self.recipe
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def job_recipe(self) -> dict[str, Any]:
         """What a job takes of it."""
         named = {} if self.own else {"task": self.recipe.get("task", self.name)}
         kept = {key: value for key, value in self.recipe.items() if key != "checkpoints"}
@@ -46,7 +46,7 @@ class HarnessTask:
     @property
     def items(self) -> dict[str, Any]:
         """What a job takes of it that looks for its items: nothing of how a model is asked."""
-        recipe = self.asked["harness"]
+        recipe = self.job_recipe["harness"]
         return {"harness": {key: value for key, value in recipe.items() if key not in ("examples", "max_length")}}
 
     @property
