@@ -79,7 +79,7 @@ UNKNOWN = "<unk>" * LONGEST  # longer than any piece
 
 
 def model_of(words: Words, recipe: Recipe) -> Unigram:
-    """Return a Unigram model with all characters of the words, and fewer pieces than requested if the text lacks more."""
+    """Return a Unigram model with all characters of the words, of vocab_size pieces or all that the text has."""
     alphabet = set(words.characters)
     counts = words.counts | dict.fromkeys(sorted(alphabet.difference(*words.counts)), 1)
     size = recipe.vocab_size - len(recipe.fixed)
