@@ -149,7 +149,7 @@ def rows_of_scores(run: Mapping[str, Any], settings: Mapping, now: Mapping[str, 
             yield [*row, f"{other.value:.4f}", f"{score.items} items then, {other.items} now"]
         else:
             gain, judged = other.value - score.value, other.few or other.low is not None
-            said = f"{gain:+.4f} {other.beside(score.value) if judged else ''}".strip()
+            said = f"{gain:+.4f} {other.verdict_against(score.value) if judged else ''}".strip()
             yield [*row, f"{other.value:.4f}", said if gain else "0"]
 
 

@@ -1,6 +1,6 @@
-"""The causal families of keras-hub that can be trained here from scratch, and the names of what LoRA adapts in any.
+"""The causal families of keras-hub that can be trained here from scratch, and the layers that LoRA adapts in any.
 
-A preset may be of other families, too: what is not named here is then keras-hub's.
+A preset may be of another family.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ class Family:
     """A causal architecture, as the config names it.
 
     backbone   keras-hub's class of its backbone
-    head_dim   whether the width of a head is an argument of its own, and not hidden_dim / num_query_heads
+    head_dim   whether the width of a head is an argument, and not hidden_dim / num_query_heads
     tokenizer  keras-hub's class for a SentencePiece vocabulary
     bos, eos   pieces of that vocabulary before and after a document, which the class expects
-    constants  arguments of the backbone that set the architecture apart, as published
-    byte_level what a vocabulary of byte-level BPE has in it; None where keras-hub has no class for one
+    constants  published arguments of the backbone that the config does not set
+    byte_level vocabulary of byte-level BPE; None if keras-hub has no class for one
     """
 
     backbone: str
@@ -58,7 +58,7 @@ FAMILIES = {
     "qwen3": Family("Qwen3Backbone", True, constants={"rope_max_wavelength": 1_000_000}, byte_level=QWEN3_VOCABULARY),
 }
 
-# What `targets` of a finetuning run may name, and the keras-hub layers of all families that each stands for.
+# Layers of keras-hub, in all families, by the names that `targets` of a finetuning run may have.
 TARGETS = {
     "query": ("query",),
     "key": ("key",),
@@ -81,22 +81,22 @@ VOCABULARIES = {"bpe": "vocabulary.spm", "byte-level-bpe": "vocabulary.json"}
 
 
 def vocabulary_of(run: str, base: Mapping) -> str:
-    """Return the file of the vocabulary of a base model below results/; base  its section of the config."""
+    """Return the file of a base model's vocabulary below results/; base  its section of the config."""
     return f"base/{run}/{VOCABULARIES[base['tokenizer']]}"
 
 
 def vocabulary_in(folder: Path) -> Path:
-    """Return the vocabulary in the folder of a base model that was trained here; the newer one, if its kind changed."""
+    """Return the vocabulary in the folder of a base model that was trained here; the newer one of two."""
     files = [folder / name for name in VOCABULARIES.values()]
     return max(files, key=lambda file: file.stat().st_mtime_ns if file.is_file() else 0)
 
 
 def vocabulary_recipe(base: Mapping) -> dict[str, Any]:
-    """Return the recipe of the training of a base model's vocabulary.
+    """Return the recipe for training a base model's vocabulary.
 
-    vocab_size, seed  as they are there
-    marks             of a SentencePiece vocabulary, the pieces before and after a document
-    byte_level        of another one, the architecture that has it
+    vocab_size, seed  of the base model
+    marks             for SentencePiece, the pieces before and after a document
+    byte_level        for byte-level BPE, the architecture
     """
     name, common = base["model"]["architecture"], {key: base[key] for key in ("vocab_size", "seed")}
     if base["tokenizer"] == "byte-level-bpe":
@@ -105,7 +105,7 @@ def vocabulary_recipe(base: Mapping) -> dict[str, Any]:
 
 
 def constructor(model: Mapping) -> tuple[str, dict[str, Any]]:
-    """Return class and arguments of the backbone of `model`, a base model's in the config, but for the vocabulary."""
+    """Return class and arguments of a backbone without the vocabulary; model  section of a base model."""
     family = FAMILIES[model.get("architecture", "gemma")]
     sizes = {key: value for key, value in model.items() if key != "architecture"}
     return family.backbone, {**family.constants, **sizes}
