@@ -114,7 +114,7 @@ def check_chat(where: str, text: Mapping) -> None:
 
 
 def check_pinned(where: str, recipe: Mapping, key: str, revision: str = "revision") -> None:
-    """Check that a key of a recipe, if it is set, names a local folder or something pinned. Raises UserError.
+    """Check that a key of a recipe, if it is set, names a local folder or a pinned repository. Raises UserError.
 
     where  key of the recipe; revision  its key that has the commit
     """

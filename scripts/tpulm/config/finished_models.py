@@ -100,7 +100,7 @@ def place_of(run: str, configfile: list[Path] | None, results: Path | None) -> t
 def results_and_config(configfile: list[Path] | None, results: Path | None) -> tuple[Path, Mapping]:
     """Return the folder of results and its config, empty if it is not known.
 
-    Raises UserError for the default folder and config without a model or checkpoint.
+    Raises UserError if the default folder has no model, checkpoint or tokenizer.
     """
     config = read_config(configfile or [CONFIG], {}) if configfile or CONFIG.is_file() else {}
     place = Path(os.path.relpath(results or "results"))

@@ -89,7 +89,7 @@ def complete(config: dict, source: str) -> dict:
 
 
 def open_as_tuned(config: dict, sections: Mapping) -> None:
-    """Give each fetched base model the keys of its runs that open it, where it lacks them.
+    """Set the keys that open a fetched base model to those of the runs that tune it, unless the config has them.
 
     sections  the section `base` without defaults
 

@@ -68,7 +68,7 @@ class RecordSet:
 
     @cached_property
     def files(self) -> list[str]:
-        """The files of all shards below the folder: records, and the index that says where each begins."""
+        """The files of all shards below the folder: records, and the index of their offsets."""
         names = (name for split in self.names.values() for name in split)
         return [name + extension for name in names for extension in (".tfrecord", ".index")]
 
@@ -79,7 +79,7 @@ class RecordSet:
 
     @property
     def token_counts(self) -> str:
-        """The file that says how often the training split has each token."""
+        """The file with the frequencies of tokens in the training split."""
         return f"<results>/{self.folder}/token_counts.npy"
 
     @property

@@ -74,7 +74,7 @@ def usual(runs: list[Model], groups: Mapping[str, list[str]]) -> Iterable[tuple[
     """Yield the names of two models for each comparison that is made by default."""
     for stage in STAGES:
         first, *others = [name for name in groups if name.startswith(f"{stage}/")] or [""]
-        yield from ((first, other) for other in others)
+        yield from ((first, second) for second in others)
     group_of = {model: name for name, models in groups.items() for model in models}
     pairs = [
         (group_of[f"base/{run.recipe['base']}"], group_of[run.path])

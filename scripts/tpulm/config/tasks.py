@@ -79,8 +79,8 @@ class Task:
     @property
     def given_splits(self) -> dict:
         """The splits of the source by name: files, or a split of a dataset."""
-        given = self.recipe["splits"] if self.recipe["source"] == "hub" else self.recipe.get("files")
-        return given if isinstance(given, dict) else {"train": given}
+        splits = self.recipe["splits"] if self.recipe["source"] == "hub" else self.recipe.get("files")
+        return splits if isinstance(splits, dict) else {"train": splits}
 
     @property
     def baselines(self) -> dict:

@@ -117,7 +117,7 @@ ANY_DEVICES = "TPULM_ANY_DEVICES"
 # Minutes after which a slice of the profile tpu-vm that has no job is deleted, unless TPU_IDLE_MINUTES says otherwise.
 IDLE_MINUTES = 5
 
-# What `resources.accelerator` may be. A test holds the pattern in schemas/config.schema.yaml against this one.
+# The form of `resources.accelerator`. A test compares the pattern in schemas/config.schema.yaml with this one.
 TPU_PATTERN = f"v({'|'.join(version.removeprefix('v') for version in TPUS)})-[1-9][0-9]{{0,4}}"
 GPU_PATTERN = "[a-z][a-z0-9_.]{0,31}:[1-9][0-9]?"
 ACCELERATOR_PATTERN = rf"^({TPU_PATTERN}|{GPU_PATTERN})\Z"

@@ -125,7 +125,7 @@ def stop(signum: int, frame: object) -> None:
 
 
 def stop_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Raise Stopped again a moment later if it was raised in a finalizer or callback, where Python drops it."""
+    """Raise Stopped again a moment later if a finalizer or callback raised it: Python drops their exceptions."""
     if isinstance(unraisable.exc_value, Stopped):
         signal.setitimer(signal.ITIMER_REAL, 0.01)  # seconds
     else:

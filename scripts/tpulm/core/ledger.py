@@ -162,7 +162,7 @@ def last_success(path: Path) -> dict[str, Any] | None:
 
 
 def synchronize(folder: Path) -> None:
-    """Download the records in the bucket to `folder`, where their copies are shorter. Raises UserError.
+    """Download records from the bucket to `folder` if the copy is shorter. Raises UserError.
 
     A record only grows: a longer copy belongs to a running job. Many records are read from one object, MANY, which has
     them as of the end of an earlier workflow.

@@ -161,7 +161,7 @@ EXAMPLES, EXAMPLE_CHARACTERS = 20, 200
 
 
 def count_dropped(splits: Sequence[str], records: Sequence[dict], codes: np.ndarray) -> dict[str, dict[str, int]]:
-    """Return how many documents of each split were dropped, by reason; splits  that the parts are named for."""
+    """Return the number of dropped documents by split and reason; splits  for which the parts are named."""
     dropped = {split: {"empty": 0, "short": 0, "duplicates": 0} for split in SPLITS}
     first = 0
     for split, record in zip(splits, records, strict=True):

@@ -34,10 +34,10 @@ KEYS = ("text", "text_pair", "label")  # keys of a task that name columns
 
 @dataclass
 class Fields(Form):
-    """How the rows of a table become examples, as a task's recipe says it: text, text_pair, label, predict."""
+    """Converts rows of tables to examples by a task's recipe: text, text_pair, label, predict."""
 
     def __post_init__(self) -> None:
-        """Name the columns. Raises UserError where two keys name the same one."""
+        """Collect the columns. Raises UserError if two keys name the same one."""
         self.templates = []
         named = [key for key in KEYS if key in self.recipe]
         self.columns = {self.recipe[key]: key for key in named}
@@ -100,7 +100,7 @@ def module_examples(where: str, modules: Sequence[str]) -> list[Example]:
 
 
 def module_files(module: str) -> list[Path]:
-    """Return the files of a module or package of the standard library, in the order of names; none where it is not."""
+    """Return the sorted files of a module or package of the standard library; none for an unknown one."""
     folder = Path(sysconfig.get_path("stdlib"))
     paths = (folder / f"{module}.py", *sorted((folder / module).rglob("*.py")))
     return [path for path in paths if path.is_file() and not SKIPPED.intersection(path.relative_to(folder).parts)]

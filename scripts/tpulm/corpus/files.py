@@ -179,7 +179,7 @@ def whole(file: str) -> str:
 
 
 def opened(file: str) -> IO[bytes]:
-    """Open a file for reading bytes, through gzip where its name says so."""
+    """Open a file for reading bytes, through gzip if its name ends with .gz."""
     return gzip.open(bucket.opened(file)) if packed(file) else bucket.opened(file)  # type: ignore[return-value]
 
 

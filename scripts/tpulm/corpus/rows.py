@@ -45,7 +45,7 @@ class Field:
 
 @dataclass
 class Form:
-    """How rows become documents, as a source's recipe says it: `column`, `template` and `response`, or `messages`."""
+    """Converts rows to documents by a source's recipe: `column`, `template` and `response`, or `messages`."""
 
     where: str  # config key of the source, for the messages
     recipe: Mapping
@@ -133,7 +133,7 @@ MARKER = re.compile(r"<[^<>\s'\"{}]+>|\[/?[A-Z_]+\]")
 
 
 class Generation(Extension):
-    """The block {% generation %}, by which a template says what the assistant generates."""
+    """The block {% generation %}, which marks the assistant's text in a template."""
 
     tags = {"generation"}
 

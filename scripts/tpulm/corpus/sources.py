@@ -270,7 +270,7 @@ def merging(where: str, text: dict) -> dict:
 
 
 def weights_of(where: str, text: dict) -> dict[str, float]:
-    """Return how often the documents of each source are taken, by name."""
+    """Return the weight of each source by name: how often its documents are taken."""
     return {name: source["weight"] for name, (_, source) in sources_of(where, text).items()}
 
 

@@ -54,10 +54,7 @@ class Keys:
                 first += batch.num_rows
 
     def _read(self, partition: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the documents of a partition, int64 in the order of their keys, and where each key begins among them.
-
-        Also, for each document, the number of its key within the partition.
-        """
+        """Return the documents of a partition sorted by key, the start of each key, and each document's key index."""
         high, low, numbers = self.halves.read(partition)
         rows = numbers.astype(np.int64)
         order = np.lexsort((low, high))

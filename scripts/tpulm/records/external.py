@@ -53,7 +53,7 @@ def take_shard(source: str, records: str | Path, expected: Mapping) -> dict:
 
 
 def check_records(path: Path, source: str, expected: Mapping) -> tuple[list[int], int]:
-    """Return where the records of a file begin and the last one ends, and their number of tokens without padding.
+    """Return the offsets of the records of a file, with its end, and their number of tokens without padding.
 
     source  name of the file in messages. Raises as `take_shard` does
     """

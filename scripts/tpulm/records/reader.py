@@ -167,7 +167,7 @@ class Streamed(Records):
     """All records of a split in a bucket, read by number; fast in the order of tpulm.records.order."""
 
     def __init__(self, manifest: str, split: str):
-        """Open the shards of `split` beside a manifest in a bucket. Raises UserError as `Records` does."""
+        """Open the shards of `split` in the folder of a manifest in a bucket. Raises UserError as `Records` does."""
         super().__init__(manifest, split)
         # Held or requested blocks by number: for each shard, the start in its file, and the future of the bytes.
         self.blocks: dict[int, dict[int, tuple[int, Future]]] = {}

@@ -136,7 +136,7 @@ def splits_at_spaces(spec: dict) -> bool:
 
 
 def marking(spec: dict) -> tuple[str, str, list[tuple[str, str]]] | None:
-    """Return how a tokenizer marks words; None if it does more; spec  tokenizer.json.
+    """Return the arguments of `MarkedWords` for a tokenizer that only marks words, or None; spec  tokenizer.json.
 
     The mark that replaces a space; the characters that end a word, as spaces do; the replacements of its normalizer.
     """

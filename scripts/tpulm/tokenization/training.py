@@ -102,9 +102,9 @@ def needs(where: list[set[str]], record: dict[str, int | float]) -> str:
     share = f", {record['character_coverage']:.2%} of the text" if record["rare_characters"] else ""
     if len(where) == 1:
         return f"the vocabulary has {len(where[0])} different characters{share}"
-    first, other = where
+    first, inner = where
     return (
-        f"the vocabulary has {len(first)} characters at the beginning of words and {len(other)} inside of words{share}"
+        f"the vocabulary has {len(first)} characters at the beginning of words and {len(inner)} inside of words{share}"
     )
 
 

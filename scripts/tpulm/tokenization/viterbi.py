@@ -45,7 +45,7 @@ class Segmenter:
     def __init__(self, vocabulary: list[tuple[str, float]]):
         """Build the trie of the pieces, whose ids are their indices. Raises ValueError if it would be too large."""
         ids = {piece: number for number, (piece, _) in enumerate(vocabulary) if piece}
-        nodes = {prefix: 0 for piece in ids for prefix in prefixes(piece)}
+        nodes = {piece[:stop]: 0 for piece in ids for stop in range(1, len(piece) + 1)}
         nodes = {prefix: number for number, prefix in enumerate(nodes, start=1)}
         inner = dict.fromkeys(prefix[:-1] for prefix in nodes if len(prefix) > 1)
         classes = {character: 0 for piece in ids for character in piece[1:]}
@@ -150,8 +150,3 @@ def traced(backs: list[np.ndarray], ends: list[np.ndarray], order: np.ndarray, l
     for step, (word, piece) in enumerate(steps, start=1):
         ids[stops[word] - step] = piece - 1
     return ids, in_batch
-
-
-def prefixes(piece: str) -> list[str]:
-    """Return all beginnings of a piece, itself too."""
-    return [piece[:stop] for stop in range(1, len(piece) + 1)]

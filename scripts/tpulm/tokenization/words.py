@@ -103,7 +103,7 @@ def count_words(batches: Iterable[list[str]], recipe: Recipe) -> Words:
             chunks, size = most_frequent(chunks, tally)
     if size > LIMIT:
         chunks, _ = most_frequent(chunks, tally)
-    tally.add(chunks.items(), kept=True)
+    tally.add(chunks.items(), keep_words=True)
     if not tally.counts and not tally.long:
         raise UserError("corpus: the training split has no words, so that a tokenizer cannot be trained.")
     return tally.words()
@@ -120,8 +120,8 @@ class Tally:
         self.characters = np.zeros(CODE_POINTS, np.int64)
         self.first, self.other = np.zeros((2, CODE_POINTS), bool)
 
-    def add(self, chunks: Iterable[tuple[str, int]], kept: bool) -> None:
-        """Count the characters of chunks with their occurrences, and the words if they are kept."""
+    def add(self, chunks: Iterable[tuple[str, int]], keep_words: bool) -> None:
+        """Count the characters of chunks with their occurrences, and with `keep_words` the words, too."""
         words, counts, longs = list[str](), list[int](), list[bool]()
         for chunk, count in chunks:
             for word in self.words_of(chunk):
@@ -137,7 +137,7 @@ class Tally:
         self.characters += np.bincount(codes, np.repeat(counts, lengths), CODE_POINTS).astype(np.int64)
         self.first[codes[begins]] = True
         self.other[codes[~begins]] = True
-        if kept:
+        if keep_words:
             for word, count, long in zip(words, counts, longs, strict=True):
                 (self.long if long else self.counts)[word] += count
 
@@ -185,7 +185,7 @@ def most_frequent(chunks: Counter[str], tally: Tally) -> tuple[Counter[str], int
     order = sorted(chunks.items(), key=lambda item: (-item[1], crc32(item[0].encode()), item[0]))
     sizes = list(accumulate(len(chunk) + WORD for chunk, _ in order))
     number = bisect_right(sizes, LIMIT)
-    tally.add(order[number:], kept=False)
+    tally.add(order[number:], keep_words=False)
     return Counter(dict(order[:number])), sizes[number - 1] if number else 0
 
 
