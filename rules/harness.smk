@@ -12,7 +12,7 @@ HARNESS_DATA = {
     for name, task in HARNESS.items()
 }
 # Every model that is evaluated, as in SCORED: exported models of runs, existing base models, and checkpoints.
-ASKED_BY_HARNESS = EVALUATED.asked_by_harness
+HARNESS_MODELS = EVALUATED.harness_models
 
 
 rule read_harness_task:
@@ -41,25 +41,25 @@ rule read_harness_task:
 rule run_harness:
     """Evaluate a causal model on a task of lm-evaluation-harness."""
     input:
-        **opening_inputs(lambda w: ASKED_BY_HARNESS[w.model]),
-        tokenizer=lambda w: ASKED_BY_HARNESS[w.model].vocabulary.files,
+        **opening_inputs(lambda w: HARNESS_MODELS[w.model]),
+        tokenizer=lambda w: HARNESS_MODELS[w.model].vocabulary.files,
         task=lambda w: local_files(HARNESS_FILES[w.task]),
         data=lambda w: HARNESS_DATA[w.task],
-        overlaps=lambda w: overlaps_of(ASKED_BY_HARNESS[w.model], f"harness/{w.task}"),
+        overlaps=lambda w: overlaps_of(HARNESS_MODELS[w.model], f"harness/{w.task}"),
     output:
         scores="<results>/evaluation/harness/{task}/{model}/scores.json",
         by_item="<results>/evaluation/harness/{task}/{model}/items.parquet",
     params:
-        recipe=lambda w: ASKED_BY_HARNESS[w.model].asked | HARNESS[w.task].asked,
+        recipe=lambda w: HARNESS_MODELS[w.model].job_recipe | HARNESS[w.task].job_recipe,
         code=code_digest("harness/run_harness", "harness"),
     log:
         "<logs>/evaluation/harness/{task}/{model}.log",
     wildcard_constraints:
         task=one_of(HARNESS),
-        model=one_of(ASKED_BY_HARNESS),
+        model=one_of(HARNESS_MODELS),
     threads: config["cpu_threads"]
     resources:
-        **job_resources(lambda w: OUTLINE.opener(ASKED_BY_HARNESS[w.model]), "run_harness"),
+        **job_resources(lambda w: OUTLINE.opener(HARNESS_MODELS[w.model]), "run_harness"),
     conda:
         "../envs/harness.yaml"
     script:

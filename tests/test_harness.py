@@ -278,7 +278,7 @@ def test_what_a_task_reads_are_its_files(tmp_path):
     (tmp_path / "task.yaml").write_text("include: more.yaml\n")
     with pytest.raises(UserError, match=r"^evaluation.harness.own.file: .*more.yaml includes itself.$"):
         print(task.files)
-    assert HarnessTask("piqa", {"limit": 3}).asked == {"harness": {"name": "piqa", "task": "piqa", "limit": 3}}
+    assert HarnessTask("piqa", {"limit": 3}).job_recipe == {"harness": {"name": "piqa", "task": "piqa", "limit": 3}}
 
 
 def test_a_task_that_is_not_pinned_or_not_known_is_named(jax_backend):

@@ -115,7 +115,7 @@ def test_a_score_of_few_documents_is_compared_with_nothing(judged):
         assert "1.56 bits per byte" in said and "2 documents" in said and "sample_by: paragraph" in said
         assert not warning and "orse than" not in said and "No better" not in said
     for value in (0.1, 0.9):
-        assert score("accuracy", "pairs", value, 0.1, {"chance": 0.5}, items=19).beside(0.5) == "too few items"
+        assert score("accuracy", "pairs", value, 0.1, {"chance": 0.5}, items=19).verdict_against(0.5) == "too few items"
 
 
 def test_a_finetuned_model_stands_beside_its_base_model(judged):

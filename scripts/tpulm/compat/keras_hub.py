@@ -1,4 +1,4 @@
-"""What is used of keras-hub 0.32 beyond its documented interface. Needs tpulm.training.runtime.start first."""
+"""Private names of keras-hub 0.32. Call tpulm.training.runtime.start before importing it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,12 +19,12 @@ LLAMAS = (
     keras_hub.models.QwenBackbone,
     keras_hub.models.Qwen3Backbone,
 )
-# Normalizations of the queries and keys of Qwen 3, which keras-hub builds with an epsilon of 1e-5.
+# Layers that normalize the queries and keys of Qwen 3, with an epsilon of 1e-5 in keras-hub.
 QUERY_NORMS = ("query_dense_layernorm", "key_dense_layernorm")
 
 
 def attention_of(block: keras.layers.Layer) -> keras.layers.Layer:
-    """Return the attention of a decoder block of Gemma or Llama.
+    """Return the attention layer of a decoder block of Gemma or Llama.
 
     Why, until: as of `attend_by_kernel`.
     """
@@ -34,21 +34,21 @@ def attention_of(block: keras.layers.Layer) -> keras.layers.Layer:
 def llama_head_dim(block: keras.layers.Layer) -> int:
     """Return the width of a head of a decoder block that is built like Llama's.
 
-    Why: whether a kernel takes it.
+    Why: attention kernels support only some widths.
     Until: these blocks have it as an attribute.
     """
     return attention_of(block)._query_dense.partial_output_shape[-1]
 
 
 def attend_by_kernel(block: keras.layers.Layer, kernel: Any) -> None:
-    """Let a decoder block of Gemma or Llama attend by a kernel wherever it fits, but for cached generation.
+    """Let a decoder block of Gemma or Llama attend by a kernel if it fits, except for cached generation.
 
     kernel  a tpulm.models.attention.Kernel
 
-    In place of a mask of pairs, the block then hands on segment ids [records, tokens, 1]: `padding_mask` as it stands.
+    Instead of a mask of pairs, the block passes segment ids [records, tokens, 1], which are `padding_mask`, on.
 
-    Why: the blocks make a mask of all pairs of tokens, and hold their scores in memory. By splash attention, a block of
-    Gemma takes 485 MB where it takes 1,104 (bfloat16, v6e).
+    Why: the blocks hold a mask and scores of all pairs of tokens in memory. With splash attention, a block of Gemma
+    takes 485 MB instead of 1,104 (bfloat16, v6e).
     Until: keras-hub's blocks take segment ids and a kernel.
     """
     if hasattr(block, "attention"):
@@ -58,7 +58,7 @@ def attend_by_kernel(block: keras.layers.Layer, kernel: Any) -> None:
 
 
 def _of_gemma(block: keras.layers.Layer, kernel: Any) -> None:
-    """Do what `attend_by_kernel` says with a block of Gemma."""
+    """Apply `attend_by_kernel` to a block of Gemma."""
     layer = block.attention
     mask_of, attend = block._compute_attention_mask, layer._compute_attention
     width = layer.head_dim if layer.query_head_dim_normalize else block.hidden_dim // layer.num_query_heads
@@ -81,18 +81,18 @@ def _of_gemma(block: keras.layers.Layer, kernel: Any) -> None:
 
 
 def _of_llama(block: keras.layers.Layer, kernel: Any) -> None:
-    """Do what `attend_by_kernel` says with a block of Llama, or one built like it.
+    """Apply `attend_by_kernel` to a block of Llama, or one built like it.
 
-    Of these, Mistral alone has a window in its mask; where Qwen has one, keras-hub's attention on JAX does not see it.
+    Only Mistral has a window in its mask; keras-hub's attention on JAX ignores that of Qwen.
     """
     layer = block._self_attention_layer
     mask_of, attend = block._compute_self_attention_mask, layer._compute_attention
     window = getattr(block, "sliding_window", None)
 
-    def masked(**given: Any) -> Any:
-        if given["self_attention_cache"] is None and kernel.fits(given["decoder_sequence"].shape[1]):
-            return ops.cast(given["decoder_padding_mask"], "int32")[:, :, None]
-        return mask_of(**given)
+    def masked(**inputs: Any) -> Any:
+        if inputs["self_attention_cache"] is None and kernel.fits(inputs["decoder_sequence"].shape[1]):
+            return ops.cast(inputs["decoder_padding_mask"], "int32")[:, :, None]
+        return mask_of(**inputs)
 
     def fused(query: Any, key: Any, value: Any, attention_mask: Any = None, **more: Any) -> Any:
         if attention_mask.shape[-1] != 1 or not kernel.fits(query.shape[1]):
@@ -104,11 +104,11 @@ def _of_llama(block: keras.layers.Layer, kernel: Any) -> None:
 
 
 def separate_documents(block: keras.layers.Layer, same_document: Callable, places_in: Callable) -> None:
-    """Let a decoder block of Gemma read segment ids in place of the padding mask.
+    """Let a decoder block of Gemma read segment ids instead of the padding mask.
 
-    same_document, places_in  of tpulm.models.document_masking: which tokens see each other, and where they stand
+    same_document, places_in  of tpulm.models.document_masking: which tokens see each other, and their positions
 
-    Why: the blocks know of no documents in a record.
+    Why: the blocks do not separate the documents of a record.
     Until: they take segment ids.
     """
     attention, mask_of = block.attention, block._compute_attention_mask
@@ -131,11 +131,11 @@ def separate_documents(block: keras.layers.Layer, same_document: Callable, place
 
 
 def plain_attention(model: keras.Model) -> keras.Model:
-    """Let a causal model's attention be the one that a plan compiles, whatever the machine. Returns the model.
+    """Set a causal model's attention to the one that a plan compiles, on any machine. Returns the model.
 
-    Why: Gemmas choose a fused operation where they see a TPU, which a planning machine is not; and with the mask of a
-    compiled step, Keras 3.15 forgets the soft cap of Gemma 2 in it. The queries and keys of Qwen 3 are normalized with
-    an epsilon of 1e-5; published models, and transformers, have that of their other layers.
+    Why: Gemmas choose a fused operation on a TPU, which a planning machine lacks; with the mask of a compiled step,
+    Keras 3.15 ignores the soft cap of Gemma 2 in it. The queries and keys of Qwen 3 are normalized with an epsilon of
+    1e-5, instead of that of the other layers, as in published models and transformers.
     Until: the choice and the epsilon are arguments.
     """
     for layer in flat_layers(model):
@@ -147,7 +147,7 @@ def plain_attention(model: keras.Model) -> keras.Model:
 
 
 def built_in_presets() -> dict[str, dict]:
-    """Return what keras-hub knows of its presets by their names; `kaggle_handle` is where one is, with its version.
+    """Return keras-hub's metadata of its presets by name; `kaggle_handle` has the path and the version of one.
 
     Why: classes list the presets of their family without the handles, to which a run is pinned.
     Until: `presets` of a class has them.

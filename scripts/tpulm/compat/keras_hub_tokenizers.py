@@ -1,4 +1,4 @@
-"""What is used of the tokenizers of keras-hub 0.32 beyond their documented interface; apart, for jobs without Keras."""
+"""Private names of the tokenizers of keras-hub 0.32, in a module that jobs without Keras can import."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ from typing import Any
 def tokenizer_of(tokenizer: Any) -> Any:
     """Return the tokenizer of the library `tokenizers` that a byte-pair tokenizer wraps; None for others.
 
-    Why: which characters a token has (for the loss on responses), and the same tokenizer for transformers. And
-    keras-hub gives its pattern of words to the library as a plain string, which no text contains, so that its
-    tokenizers merge across words, see `tpulm.tokenization.byte_level.cut_words`.
-    Until: keras-hub's tokenizers return offsets, are saved for transformers, and give the library a Regex.
+    Why: it returns the characters of tokens, for the loss on responses, and can be saved for transformers. keras-hub
+    passes its pattern of words to it as a plain string, which no text contains, so that keras-hub's tokenizers merge
+    across words, see `tpulm.tokenization.byte_level.cut_words`.
+    Until: keras-hub's tokenizers return offsets, are saved for transformers, and pass a Regex.
     """
     return getattr(tokenizer, "_tokenizer", None)

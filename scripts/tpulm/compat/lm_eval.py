@@ -1,4 +1,4 @@
-"""What is used of lm-evaluation-harness 0.4.13 beyond its documented interface."""
+"""Private names of lm-evaluation-harness 0.4.13."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from lm_eval.tasks import TaskManager
 
 
 def pin(manager: TaskManager, entry: Any, revision: str) -> None:
-    """Have the data of a task, an entry of the manager's index, read at a commit of the hub.
+    """Pin the dataset of a task, an entry of the manager's index, to a commit of the hub.
 
     Why: a task names a dataset of the hub without a revision, so that its examples may change.
     Until: the manager takes a revision.

@@ -1,9 +1,9 @@
-"""Snakemake: what is used of it beyond its documented interface.
+"""Private names of Snakemake.
 
-What  parts of `workflow`, the object that a Snakefile has under this name; of its graph, its rules and its jobs; the
-      handler of its logger; what its messages say. Nothing of Snakemake is replaced but that handler.
-Why   Snakemake has no other way to ask what each function here says. It changes what is right, not how fast it is.
-Until function by function, when a Snakefile can ask Snakemake for the same.
+What  attributes of `workflow`, the object of this name in a Snakefile, and of its graph, rules and jobs; the handler of
+      its logger, which alone is replaced; the texts of its messages.
+Why   Snakemake has no documented way to get what each function returns.
+Until a Snakefile can get the same from Snakemake.
 
 Attributes of `workflow` and of jobs that are plain words, such as `workflow.cores` and `job.output`, stay where they
 are used; ARCHITECTURE.md lists them. tests/test_compat_snakemake.py names what has moved.
@@ -31,7 +31,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from tpulm.core.ledger import name_here
 
 DEFAULT_HANDLER = "DefaultStreamHandler"  # how Snakemake names the handler that writes to the terminal
-# What Snakemake says of itself, whatever there is to do.
+# Beginnings of messages that do not help users.
 CHATTER = (
     "Building DAG", "Select jobs", "Execute ", "Using shell", "Conda environments: ignored", "Singularity containers",
     "Group jobs: inactive", "Assuming unrestricted", "Shutting down", "Some jobs were triggered by provenance",
@@ -39,9 +39,13 @@ CHATTER = (
 )  # fmt: skip
 SILENT = (LogEvent.WORKFLOW_STARTED, LogEvent.RESOURCES_INFO, LogEvent.GROUP_INFO, LogEvent.RULEGRAPH,
           LogEvent.PROGRESS)  # fmt: skip
-# In the RuleException about a script that has ended by itself; Snakemake tells of the job, too.
+# In the RuleException for a script that has ended by itself, whose job Snakemake also reports.
 ENDED = "returned non-zero exit status 1."
-ROUTINE = ("Missing output files", "Input files updated by another job", "Rules with")  # reasons of jobs not stale
+ROUTINE = (
+    "Missing output files",
+    "Input files updated by another job",
+    "Rules with",
+)  # reasons of jobs that are not stale
 MISSING = re.compile(r"No rule to produce (.+?) \(if you use input functions")  # in a MissingRuleException
 PROTECTED = re.compile(r"^Write-protected output files.*?affected files:\s+(\S+)", re.MULTILINE | re.DOTALL)
 PARAMS = re.compile(r"(Params have changed since last execution): .*?(?=; Software environment|\Z)", re.DOTALL)
@@ -51,23 +55,17 @@ PARAMS = re.compile(r"(Params have changed since last execution): .*?(?=; Softwa
 
 
 def is_main(workflow: Any) -> bool:
-    """Return whether the Snakefile is the command's own one, and not of a module in another workflow.
-
-    A module has its config from the outer workflow, and shows nothing by itself.
-    """
+    """Return whether the Snakefile is that of the command, and not a module of another workflow."""
     return workflow.modifier.is_main_snakefile()
 
 
 def rule_name(workflow: Any, name: str) -> str:
-    """Return the name of a rule on the command line: in a module, with the module's prefix."""
+    """Return the name of a rule on the command line, with the prefix of a module."""
     return workflow.modifier.modify_rulename(name)
 
 
 def prefixing(workflow: Any) -> Callable[[str], str]:
-    """Return a function that puts the prefix of a module before a path, as Snakemake does with the paths of rules.
-
-    Snakemake has the modifiers of the file that it parses; the function keeps those of now.
-    """
+    """Return a function that adds the prefix of the current module to a path, as Snakemake does with paths of rules."""
     modifier = workflow.modifier.path_modifier
     return lambda path: str(modifier.replace_prefix(path))
 
@@ -75,35 +73,35 @@ def prefixing(workflow: Any) -> Callable[[str], str]:
 def config_given(workflow: Any) -> tuple[list[Path], Mapping]:
     """Return the files of --configfile and the keys of --config.
 
-    Snakemake's `configfile:` would merge the files into config.yaml instead of taking its place.
+    Snakemake's `configfile:` would merge the files into config.yaml instead of replacing it.
     """
     return list(workflow.config_settings.configfiles or []), workflow.config_settings.config
 
 
 def default_storage(workflow: Any) -> tuple[str | None, str]:
-    """Return the storage provider for results and its prefix; None for this machine's disk."""
+    """Return the storage provider for results, None for this machine's disk, and its prefix."""
     settings = workflow.storage_settings
     return settings.default_storage_provider, settings.default_storage_prefix
 
 
 def source_input(path: str) -> AnnotatedString:
-    """Return a file of the workflow's source as an input that no storage provider takes into its bucket.
+    """Return a file of the workflow's source as an input that no storage provider stores in its bucket.
 
-    What is `local` would keep its job on this machine; what is in Snakemake's cache of sources does not.
+    An input that is `local` would keep its job on this machine; a file in Snakemake's cache of sources does not.
     """
     return sourcecache_entry(path, path)
 
 
 def jobs_here(workflow: Any) -> bool:
-    """Return whether jobs are going to run on this machine, by --jobs, which all profiles for other places set.
+    """Return whether jobs will run on this machine: without --jobs, which all profiles for other machines set.
 
-    The executor is not known yet, and in a dry run it is another one.
+    The executor is not known yet, and differs in a dry run.
     """
     return workflow.resource_settings.nodes is None
 
 
 def uses_conda(workflow: Any) -> bool:
-    """Return whether jobs run in conda environments, and may have what is not installed here."""
+    """Return whether jobs run in conda environments, which may have packages that are not installed here."""
     return DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
 
 
@@ -111,36 +109,36 @@ def uses_conda(workflow: Any) -> bool:
 
 
 def snakefiles(workflow: Any) -> dict[str, Path]:
-    """Return the file that each rule is in, by the rule's name."""
+    """Return the file of each rule by the rule's name."""
     return {rule.name: Path(str(rule.snakefile)) for rule in workflow.rules}
 
 
 def targets(workflow: Any) -> list[str]:
     """Return the possible targets: names of rules, and files without wildcards."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for rule in workflow.rules:
         if not rule.has_wildcards():
-            found[rule.name] = None
+            names[rule.name] = None
         files = (file for file in [*rule.products(), *rule.input] if isinstance(file, str))
-        found |= dict.fromkeys(name_here(str(file)) for file in files if str(file) and "{" not in file)
-    return list(found)
+        names |= dict.fromkeys(name_here(str(file)) for file in files if str(file) and "{" not in file)
+    return list(names)
 
 
 # Before the first job.
 
 
 def pending_jobs(workflow: Any) -> list:
-    """Return the jobs that are going to run."""
+    """Return the jobs that will run."""
     return list(workflow.dag.needrun_jobs())
 
 
 def ordered_jobs(workflow: Any) -> Iterator[tuple[int, Any, list[int]]]:
-    """Yield the jobs that are going to run, each behind those before it: id, job, and the ids of those before it."""
+    """Yield the jobs that will run, each after its dependencies: id, job, and the ids of its dependencies."""
     dag = workflow.dag
     pending = set(dag.needrun_jobs())
-    before = {job: [other for other in dag.job_dependencies(job) if other in pending] for job in pending}
+    before = {job: [dependency for dependency in dag.job_dependencies(job) if dependency in pending] for job in pending}
     for job in TopologicalSorter(before).static_order():
-        yield dag.jobid(job), job, [dag.jobid(other) for other in before[job]]
+        yield dag.jobid(job), job, [dag.jobid(dependency) for dependency in before[job]]
 
 
 def until(workflow: Any) -> set[str]:
@@ -149,18 +147,18 @@ def until(workflow: Any) -> set[str]:
 
 
 def jobs_before(workflow: Any, job: Any) -> list:
-    """Return the jobs that make the inputs of a job."""
+    """Return the jobs that write the inputs of a job."""
     return list(workflow.dag.job_dependencies(job))
 
 
 def carries_sources(workflow: Any) -> bool:
-    """Return whether jobs run without the workflow's files, so that Snakemake sends those of the working folder."""
+    """Return whether Snakemake sends the sources of the workflow to jobs, because these do not share its files."""
     shared = workflow.storage_settings.shared_fs_usage
     return not workflow.local_exec and SharedFSUsage.SOURCES not in shared
 
 
 def executor_settings(workflow: Any) -> Any:
-    """Return the settings of the executor plugin, a dataclass; None of one that has none."""
+    """Return the settings of the executor plugin, a dataclass; None if it has none."""
     return workflow.executor_settings
 
 
@@ -168,26 +166,24 @@ def executor_settings(workflow: Any) -> Any:
 
 
 def replace_handler(workflow: Any, make: Callable[[Any, logging.Handler, Any], logging.Handler]) -> None:
-    """Put another handler in the place of the one that writes to the terminal.
+    """Replace the handler that writes to the terminal, except with --verbose, --debug-dag or a logger plugin.
 
-    Not with --verbose, --debug-dag or a logger plugin, by which users ask for Snakemake's own words or for others. A
-    logger plugin would have to be installed and named in every profile.
+    A logger plugin would have to be installed and named in every profile.
 
     make  returns the handler, given the workflow, Snakemake's own handler and the settings of its output
     """
     manager = workflow.logger_manager
-    asked = manager.settings.verbose or manager.settings.debug_dag
+    own_output = manager.settings.verbose or manager.settings.debug_dag
     for handler in list(manager.logger.handlers):
-        if handler.name == DEFAULT_HANDLER and not asked:
+        if handler.name == DEFAULT_HANDLER and not own_output:
             manager.logger.removeHandler(handler)
             manager.logger.addHandler(make(workflow, handler, manager.settings))
 
 
 def reasons(reason: str) -> list[str]:
-    """Return the parts of the reason of a job: no params, which are long, and the first file of each list.
+    """Return the parts of the reason of a job, without params, which are long, and with the first file of each list.
 
-    That jobs before it run, too, is said where it is the only reason. Input files that such a job updates, and that
-    are also newer, leave a list without a file.
+    Updates by another job are left out if there is another reason, and so are lists without a file.
     """
     parts = [re.sub(", .*", ", ...", part) for part in PARAMS.sub(r"\1", reason).split("; ")]
     parts = [part for part in parts if not part.endswith(": ")]
@@ -227,38 +223,38 @@ def renew_metadata(workflow: Any, jobs: Iterable) -> None:
 
 
 def stale(parts: Iterable[str]) -> str:
-    """Return what of `reasons` says that a job is stale; nothing of one whose outputs are not there yet."""
+    """Return the parts of `reasons` that make a job stale; "" for a job without outputs so far."""
     return "; ".join(part for part in parts if not part.startswith(ROUTINE))
 
 
 def jobs_by_id(workflow: Any) -> dict[int, Any]:
-    """Return the jobs that are going to run by the ids that messages name."""
+    """Return the jobs that will run by the ids of messages."""
     return {workflow.dag.jobid(job): job for job in workflow.dag.needrun_jobs()}
 
 
 def only_for_the_log(record: logging.LogRecord) -> bool:
-    """Return whether a record tells a user nothing."""
-    said = record.getMessage()
+    """Return whether a record of the logger does not help users."""
+    message = record.getMessage()
     if getattr(record, "exception", None) == "RuleException":
-        return ENDED in said
-    return getattr(record, "event", None) in SILENT or said.startswith(CHATTER)
+        return ENDED in message
+    return getattr(record, "event", None) in SILENT or message.startswith(CHATTER)
 
 
 def ended_with_failures(message: str) -> bool:
-    """Return whether a message of Snakemake says, as its last one, that jobs have failed."""
+    """Return whether a message of Snakemake is its last one after jobs have failed."""
     return "At least one job did not complete successfully" in message
 
 
 def missing_target(message: str) -> str | None:
-    """Return the target of which a message of Snakemake says that no rule makes it; None for another message."""
-    missing = MISSING.search(message)
-    return missing[1] if missing else None
+    """Return the target that no rule makes according to a message of Snakemake; None for another message."""
+    match = MISSING.search(message)
+    return match[1] if match else None
 
 
 def read_only(message: str) -> str | None:
-    """Return the first output of which a message of Snakemake says that it is read-only; None for another message."""
-    found = PROTECTED.search(message)
-    return found[1] if found else None
+    """Return the first read-only output in a message of Snakemake; None for another message."""
+    match = PROTECTED.search(message)
+    return match[1] if match else None
 
 
 # Rules and single jobs, for tools/.
@@ -267,7 +263,7 @@ def read_only(message: str) -> str | None:
 def workflow_of(api: Any, snakefile: Path, configfiles: Sequence[Path], cores: int) -> Any:
     """Return Snakemake's workflow of a Snakefile, with its rules and without a graph of jobs.
 
-    api  Snakemake's SnakemakeApi, whose workflow is private: it can run one or list its files, not return its rules
+    api  Snakemake's SnakemakeApi, which runs a workflow or lists its files, but does not return its rules
     """
     described = api.workflow(
         resource_settings=ResourceSettings(cores=cores),
@@ -282,7 +278,7 @@ def workflow_of(api: Any, snakefile: Path, configfiles: Sequence[Path], cores: i
 
 
 def job_of(workflow: Any, file: str) -> Any:
-    """Return the job of a workflow that makes a file; None where no rule makes it."""
+    """Return the job of a workflow that writes a file; None without a rule for it."""
     from snakemake.dag import DAG
     from snakemake.jobs import Job
 
@@ -291,9 +287,9 @@ def job_of(workflow: Any, file: str) -> Any:
 
 
 def script_object(job: Any, place: Callable[[str], str]) -> Any:
-    """Return what a script of a job has as `snakemake`, with outputs and log elsewhere.
+    """Return the object `snakemake` of a job's script, with other paths of outputs and log.
 
-    place  returns where an output or log goes, given its path
+    place  returns the path of an output or log, given that of the job
     """
     from snakemake.iocontainers import InputFiles, Log, OutputFiles
     from snakemake.script import Snakemake

@@ -1,19 +1,19 @@
-"""Snakemake's storage plugin for Google Cloud Storage: all objects of a bucket's folder are listed at once.
+"""Let Snakemake's storage plugin for Google Cloud Storage list all objects of a bucket's folder at once.
 
 What  `StorageObject.inventory` and `get_inventory_parent` are replaced; `_local_suffix_from_key`, `cache_key` and the
       cache of Snakemake's IO are used.
-Why   the plugin lists the folder of each file by itself, and asks once more for each file that is not there.
-Gain  planning 10,000 shards takes a few listings in the place of 100,000 requests, one after another.
-Until the plugin lists all below the storage prefix at once, and takes for absent what the listing lacks.
+Why   the plugin lists the folder of each file by itself, and sends another request for each absent file.
+Gain  planning 10,000 shards takes a few listings instead of 100,000 requests, one after another.
+Until the plugin lists all below the storage prefix at once, and counts other objects as absent.
 """
 
 from typing import Any
 
 
 def list_once(prefix: str) -> None:
-    """Let the plugin list all objects below gs://BUCKET/PREFIX/ when Snakemake asks for the first of them.
+    """Let the plugin list all objects below gs://BUCKET/PREFIX/ when Snakemake needs the first of them.
 
-    What the listing has not, is not there. A folder is as new as what is in it, as the plugin has it.
+    Other objects count as absent. A folder has the time of its newest object, as in the plugin.
     """
     from snakemake_interface_storage_plugins.io import Mtime
     from snakemake_storage_plugin_gcs import StorageObject

@@ -1,4 +1,4 @@
-"""TensorFlow where it is installed and not wanted."""
+"""Prevent imports of TensorFlow, where it is installed and not wanted."""
 
 import sys
 
@@ -6,11 +6,11 @@ MODULES = ("tensorflow", "tensorflow_text")
 
 
 def keep_out() -> None:
-    """Have imports of TensorFlow fail in this process, as where it is not installed.
+    """Let imports of TensorFlow fail in this process, as if it were not installed.
 
-    Why: keras-hub imports it for its tf.data pipelines when it can. Nothing here uses them, and TensorFlow would take
-    the memory of the GPUs that JAX trains on.
-    Until: keras-hub imports it where a pipeline is made.
+    Why: keras-hub imports it for its tf.data pipelines if it can. Nothing here uses them, and TensorFlow would take the
+    memory of the GPUs that JAX trains on.
+    Until: keras-hub imports it when a pipeline is created.
     """
     for name in MODULES:
         sys.modules[name] = None  # type: ignore[assignment]

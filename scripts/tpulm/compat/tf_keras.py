@@ -1,4 +1,4 @@
-"""What is used of tf-keras 2.21, and changed of the TensorFlow models of transformers 4.57, which need it.
+"""Private names of tf-keras 2.21, and changes of the TensorFlow models of transformers 4.57, which need it.
 
 Until: `backend: tensorflow` goes. transformers 4.57 is the last version that has these models.
 """
@@ -11,7 +11,7 @@ import tf_keras
 
 
 def flat_layers(model: tf_keras.Model) -> list[tf_keras.layers.Layer]:
-    """Return the layers of a model at every depth, in the order in which they are made.
+    """Return the layers of a model at every depth, in the order of their creation.
 
     Why: `model.layers` does not list the layers inside of layers.
     """
@@ -19,7 +19,7 @@ def flat_layers(model: tf_keras.Model) -> list[tf_keras.layers.Layer]:
 
 
 def dropout_generators(model: tf_keras.Model) -> list[tf.random.Generator]:
-    """Return the random generators of a model's dropout layers, made now in place of at first use.
+    """Return the random generators of a model's dropout layers, created now instead of at first use.
 
     Why: dropout as a function of seed and step sets their state.
     """
@@ -30,10 +30,10 @@ def dropout_generators(model: tf_keras.Model) -> list[tf.random.Generator]:
 
 
 def follow_pad_id(layers: Iterable[Any], pad_id: int) -> None:
-    """Let the layers of a model that count positions from the pad id count from this one.
+    """Set the pad id of the layers that count positions from it.
 
-    Why: models of the RoBERTa family take the pad id for 1, whatever the config says. PyTorch's follow the config, and
-    the same weights would give other logits.
+    Why: TensorFlow models of the RoBERTa family assume a pad id of 1, but those of PyTorch follow the config, and the
+    same weights would give other logits.
     Until: `backend: tensorflow` goes.
     """
     for layer in layers:

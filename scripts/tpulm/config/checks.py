@@ -73,8 +73,8 @@ def check_no_secrets(where: str, value: object) -> None:
     elif isinstance(value, list):
         for number, part in enumerate(value):
             check_no_secrets(f"{where}[{number}]", part)
-    elif isinstance(value, str) and (found := find_secret(value.encode())):
-        raise UserError(f"{where} has {found[0]}, which pages and archives would show; allowed: text without secrets.")
+    elif isinstance(value, str) and (secret := find_secret(value.encode())):
+        raise UserError(f"{where} has {secret[0]}, which pages and archives would show; allowed: text without secrets.")
 
 
 def check_text(where: str, text: dict) -> None:
@@ -115,7 +115,7 @@ def check_chat(where: str, text: Mapping) -> None:
 
 
 def check_pinned(where: str, recipe: Mapping, key: str, revision: str = "revision") -> None:
-    """Check that what a key of a recipe names, if anything, is a local folder or is pinned. Raises UserError.
+    """Check that a key of a recipe, if it is set, names a local folder or a pinned repository. Raises UserError.
 
     where  key of the recipe; revision  its key that has the commit
     """
@@ -142,10 +142,12 @@ def check_masked_model(where: str, recipe: dict, config: dict) -> None:
     if "init" in recipe:
         check_pinned(f"{where}.init", recipe["init"], "pretrained")
         if not same_origin(recipe["init"], config["tokenizer"]):
-            given = config["tokenizer"].get("pretrained")
-            found = f"tokenizer.pretrained is {describe(given)}" if given else "the tokenizer is trained here"
+            pretrained = config["tokenizer"].get("pretrained")
+            origin = (
+                f"tokenizer.pretrained is {describe(pretrained)}" if pretrained else "the tokenizer is trained here"
+            )
             raise UserError(
-                f"{where}.init is {with_revision(recipe['init'])}, but {found}; allowed: tokenizer.pretrained and "
+                f"{where}.init is {with_revision(recipe['init'])}, but {origin}; allowed: tokenizer.pretrained and "
                 "revision as in init, because a model needs records of its own tokenizer."
             )
     check_mlm_run(where, recipe, config)
@@ -191,7 +193,7 @@ def check_mlm_run(where: str, recipe: dict, config: dict) -> None:
                 f"tfrecords.packing is segments, which {where} cannot read with backend: tensorflow; allowed: "
                 "concat, pad."
             )
-        # What the config leaves out has the default of transformers, which for many keys differs by architecture.
+        # Absent keys have the defaults of transformers, which differ by architecture.
         sizes = recipe.get("model", {})
         check_heads(sizes, f"{where}.model")
     if "model" in recipe:  # the sizes of another model are known when it has been fetched
@@ -236,7 +238,7 @@ def check_base(where: str, recipe: dict) -> None:
     check_packing(where, recipe, recipe["model"])
     name = recipe["model"]["architecture"]
     if recipe["tokenizer"] == "byte-level-bpe" and not vocabularies.KINDS[name].byte_level:
-        allowed = ", ".join(other for other, kind in vocabularies.KINDS.items() if kind.byte_level)
+        allowed = ", ".join(architecture for architecture, kind in vocabularies.KINDS.items() if kind.byte_level)
         raise UserError(
             f"{where}.tokenizer is byte-level-bpe with the architecture {name}; allowed: bpe, or one of the "
             f"architectures {allowed}."
@@ -277,7 +279,7 @@ def check_packing(where: str, recipe: dict, model: dict) -> None:
 
 
 def check_heads_of(where: str, model: dict) -> None:
-    """Check that the heads of an architecture without head_dim divide the hidden states, into halves of a rotation."""
+    """Check that twice the number of heads divides hidden_dim, where an architecture has no head_dim."""
     hidden, heads = model["hidden_dim"], model["num_query_heads"]
     if not FAMILIES[model["architecture"]].head_dim and hidden % (2 * heads):
         raise UserError(f"{where}.hidden_dim is {hidden}; allowed: a multiple of twice num_query_heads, {2 * heads}.")
@@ -306,11 +308,11 @@ def check_finetune_run(where: str, recipe: dict, bases: dict) -> None:
 
 
 def check_start(name: str, runs: Mapping[str, dict]) -> None:
-    """Check that what a finetuning run starts from is another one of the same shape, and no circle."""
+    """Check that a finetuning run starts from another one of the same shape, and that no run starts from itself."""
     where, recipe, seen = f"finetune.runs.{name}", runs[name], [name]
     while "init" in recipe:
         before = recipe["init"]
-        others = ", ".join(other for other in runs if other != name) or "none"
+        others = ", ".join(run for run in runs if run != name) or "none"
         if before not in runs or before in seen:
             raise UserError(
                 f"{where}.init is {describe(runs[name]['init'])}; allowed: a name under finetune.runs that does not "
@@ -361,7 +363,7 @@ def check_training(where: str, recipe: dict) -> None:
 
 
 def check_plan(recipe: dict) -> None:
-    """Check that there are TPU slices of the names given."""
+    """Check that the TPU slices of a plan exist."""
     for key in ("topologies", "prices"):
         for name in recipe[key]:
             try:
@@ -381,9 +383,9 @@ def check_prompts(recipe: dict) -> None:
 
 
 def check_traced(where: str, recipe: dict) -> None:
-    """Check that the steps of a run's profile lie in one segment, and that a dispatch ends among them.
+    """Check that the profiled steps lie in one segment, and are multiples of steps_per_execution. Raises UserError.
 
-    A trace begins and ends between two dispatches, and each segment is a job of its own. Raises UserError.
+    Each segment is a job of its own, and a trace begins and ends between two dispatches.
     """
     traced = recipe["profile"].get("steps")
     if not traced:

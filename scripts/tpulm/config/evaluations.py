@@ -1,4 +1,4 @@
-"""What every model is scored on, and beside which baselines."""
+"""The evaluations of a config: which models are scored, on which material, and the files with their scores."""
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -12,17 +12,17 @@ from tpulm.specs.harness_tasks import HarnessTask, tasks_of
 from tpulm.specs.recipes import pick
 from tpulm.specs.texts import has_responses
 
-# Beside what opens it, what a causal model takes of its recipe to be scored.
+# Keys that scoring a causal model takes from its recipe, in addition to those that open it.
 READING_KEYS = ("sequence_length", "batch_size", "microbatches")
-# Tokens that a masked model reads at once where no records say how many it was trained with.
+# Sequence length at which a masked model without records is scored.
 LENGTH = 128
 FOLDER = "<results>/evaluation"
-# The files of a score, and of its values by item.
+# The files with scores, and with their values by item.
 FILES = ("scores.json", "items.parquet")
 
 
 def overlap(searched: str, collection: str) -> str:
-    """Return the file that says what of an evaluation is in a training text.
+    """Return the file with the overlap between an evaluation and a training text.
 
     searched    texts/COLLECTION, tasks/TASK or harness/TASK
     collection  the training text
@@ -33,9 +33,9 @@ def overlap(searched: str, collection: str) -> str:
 class Evaluation:
     """The scores of models on held-out text and pairs, on a task, or on a task of the harness.
 
-    models  every model that is scored by its path: what runs end with, and their checkpoints whose weights are there.
-            No rule makes the scores of other checkpoints, so that nothing trains again for them
-    runs    those whose checkpoints are scored
+    models  scored models by path: final models, and checkpoints whose weights exist. No rule scores other checkpoints,
+            so that nothing is trained again for them
+    runs    runs whose checkpoints are scored, by path
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class Evaluation:
         exists: Callable[[str], bool],
         above: str = "",
     ):
-        """Take which checkpoints the config names: best, last or all.
+        """Select the checkpoints to score.
 
-        key     of the config that names them
-        ends    models that are scored as they are in the end, by path; runs  every run
-        exists  returns whether an artifact is there
-        above   below results/evaluation/, the folder of the scores, such as harness/NAME/
+        key, which  key of the config, and its value: best, last or all
+        ends, runs  final models that are scored, and all runs, by path
+        exists      returns whether an artifact exists
+        above       folder of the scores below results/evaluation/, such as harness/NAME/
 
-        Raises UserError for a run that may stop early: of its checkpoints after that, only the best weights are there.
+        Raises UserError for a run with patience: after an early stop, only the best weights exist.
         """
         self.key, self.which, self.ends, self.exists, self.above = key, which, ends, exists, above
         self.runs = {path: runs[path] for path in ends if path in runs}
@@ -67,63 +67,63 @@ class Evaluation:
         self.steps = {path: checkpoints_named(which, run) for path, run in self.runs.items()}
         self.gone = {(path, step) for path, steps in self.steps.items() for step in steps if self.let_go(path, step)}
         at_steps = [run.at(step) for path, run in self.runs.items() for step in self.steps[path]]
-        there = {model.path: model for model in at_steps if (model.named["path"], model.step) not in self.gone}
-        self.models = {**ends, **there}
+        existing = {model.path: model for model in at_steps if (model.named["path"], model.step) not in self.gone}
+        self.models = {**ends, **existing}
 
     def file(self, path: str, step: int) -> str:
-        """Return the scores of a checkpoint."""
+        """Return the file with the scores of a checkpoint."""
         return f"{FOLDER}/{self.above}{path}/{step:08d}/scores.json"
 
     def let_go(self, path: str, step: int) -> bool:
-        """Return whether the weights of a checkpoint were deleted, and not by accident: then none are made for this."""
+        """Return whether keep_checkpoints deleted the weights of a checkpoint, so that it is not scored."""
         folder = f"{self.runs[path].folder}/checkpoints/{step:08d}"
         return self.exists(f"{folder}/{PRUNED}") and not self.exists(f"{folder}/{CHECKPOINT_FILES['weights']}")
 
     def of_steps(self, path: str) -> list[str]:
-        """Return the scores of a run's checkpoints, in order: those that can be made, and those that are there."""
+        """Return the files with the scores of a run's checkpoints, in order: those that exist or can be made."""
         files = {step: self.file(path, step) for step in self.steps.get(path, [])}
         return [file for step, file in files.items() if (path, step) not in self.gone or self.exists(file)]
 
     @property
     def files(self) -> list[str]:
-        """Every file of scores."""
-        found = [f"{FOLDER}/{self.above}{path}/{file}" for path in self.ends for file in FILES]
-        return found + [file for path in self.runs for file in self.of_steps(path)]
+        """All files with scores, and with values by item."""
+        files = [f"{FOLDER}/{self.above}{path}/{file}" for path in self.ends for file in FILES]
+        return files + [file for path in self.runs for file in self.of_steps(path)]
 
     def before_pruning(self, path: str, step: int) -> list[str]:
-        """Return the scores that a checkpoint waits for before its arrays are deleted."""
+        """Return the files with scores that must exist before a checkpoint's arrays are deleted."""
         file = self.file(path, step)
         wanted = step in self.steps.get(path, []) and (path, step) not in self.gone
         return [file] if wanted or (path in self.runs and self.exists(file)) else []
 
     @property
     def notes(self) -> list[str]:
-        """A sentence about each run with checkpoints that cannot be scored any more."""
-        found = []
+        """A message for each run with checkpoints that can no longer be scored."""
+        messages = []
         for path, run in self.runs.items():
             gone = [str(step) for step in self.steps[path] if self.file(path, step) not in self.of_steps(path)]
             if gone:
-                found.append(
+                messages.append(
                     f"{self.key} is {self.which}, but {run.key}.keep_checkpoints has deleted the weights at "
                     f"{'steps' if gone[1:] else 'step'} {', '.join(gone)}, which are not scored; to restore them, "
                     f"delete {run.folder}/checkpoints and train again."
                 )
-        return found
+        return messages
 
 
 class Evaluations:
-    """The scores of a config: their files, what each is made of, and the runs that are trained for them.
+    """All evaluations of a config: the files with scores, their inputs, and the runs that they train.
 
-    all       every evaluation by its folder below results/evaluation/: tasks/NAME/, harness/NAME/, and "" for the one
-              on held-out text and pairs (of_text)
+    all       evaluations by folder below results/evaluation/: tasks/NAME/, harness/NAME/, and "" for held-out text and
+              pairs (of_text)
     tasks     tasks with labels by name; chains_of  the runs of each (task, path of model)
-    planned   what one plan is of, by its folder below results/plan/: a run, or all chains of a model on a task, also
-              those of checkpoints whose weights were let go
+    planned   runs of each plan by its folder below results/plan/: one run, or all chains of a model on a task, also
+              those of checkpoints whose weights were deleted
     harness   tasks of the harness by name
     """
 
     def __init__(self, outline: Outline, exists: Callable[[str], bool]):
-        """Take what a config trains; `exists` returns whether an artifact is there. Raises UserError."""
+        """List the evaluations; `exists` returns whether an artifact exists. Raises UserError."""
         self.outline, self.config = outline, outline.config
         evaluation, runs = self.config["evaluation"], outline.runs
         self.text: Mapping[str, Any] = evaluation["text"]
@@ -138,12 +138,12 @@ class Evaluations:
         causal = {path: model for path, model in outline.models.items() if model.stage != "mlm"}
         self.tasks: dict[str, Task] = {name: task for name, task in every_task(outline).items() if task.models}
         self.harness: dict[str, HarnessTask] = tasks_of(self.config)
-        asked = {"": ("evaluation", evaluation, ends)}
-        asked |= {f"tasks/{name}/": (task.key, task.recipe, task.models) for name, task in self.tasks.items()}
-        asked |= {f"harness/{name}/": (task.key, task.recipe, causal) for name, task in self.harness.items()}
+        sections = {"": ("evaluation", evaluation, ends)}
+        sections |= {f"tasks/{name}/": (task.key, task.recipe, task.models) for name, task in self.tasks.items()}
+        sections |= {f"harness/{name}/": (task.key, task.recipe, causal) for name, task in self.harness.items()}
         self.all = {
             folder: Evaluation(f"{key}.checkpoints", recipe["checkpoints"], models, runs, exists, folder)
-            for folder, (key, recipe, models) in asked.items()
+            for folder, (key, recipe, models) in sections.items()
         }
         self.of_text = self.all[""]
         self.chains_of: dict[tuple[str, str], list[Run]] = {}
@@ -165,50 +165,47 @@ class Evaluations:
 
     @cached_property
     def tuned(self) -> dict[str, Run]:
-        """Every run of a model on a task by its path."""
+        """All runs of models on tasks by path."""
         return {chain.path: chain for chains in self.chains_of.values() for chain in chains}
 
     @cached_property
     def chains(self) -> dict[str, Run]:
-        """Every chain of checkpoints by its path: those of runs, and of models on tasks."""
+        """All runs by path, those of models on tasks included."""
         return self.outline.runs | self.tuned
 
     @cached_property
-    def asked_by_harness(self) -> dict[str, Model]:
-        """Every model that a task of the harness asks, by its path."""
+    def harness_models(self) -> dict[str, Model]:
+        """All models that are scored on a task of the harness, by path."""
         evaluations = [self.all[f"harness/{name}/"] for name in self.harness]
         return {path: model for evaluation in evaluations for path, model in evaluation.models.items()}
 
     @cached_property
     def files(self) -> list[str]:
-        """The files of the target `evaluation`, which `all` builds, too."""
+        """All files of the target `evaluation`."""
         responses = [
             f"{FOLDER}/responses/{run.path}/{file}"
             for run in self.generating.values()
             for file in (*FILES, "responses.json")
         ]
-        found = [file for scores in self.all.values() for file in scores.files]
-        return found + responses + [mark for chain in self.tuned.values() for mark in chain.pruned]
+        score_files = [file for scores in self.all.values() for file in scores.files]
+        return score_files + responses + [mark for chain in self.tuned.values() for mark in chain.pruned]
 
     def of_model(self, path: str) -> list[str]:
-        """Return every file of scores of the model that a run ends with."""
+        """Return the files with the scores of a run's final model."""
         return [file for file in self.files if file.endswith(f"/{path}/{FILES[0]}")]
 
     def before_pruning(self, path: str, step: int) -> list[str]:
-        """Return the scores that a checkpoint waits for before its arrays are deleted."""
+        """Return the files with scores that must exist before a checkpoint's arrays are deleted."""
         return [file for scores in self.all.values() for file in scores.before_pruning(path, step)]
 
     def sampling_of(self, collection: str) -> dict:
-        """Return how documents of a text are drawn: as many as any model is scored on.
-
-        Also whether responses are scored, given what is before each.
-        """
+        """Return the recipe for drawing held-out documents of a text, as many as any model is scored on."""
         text = self.text
-        kept = pick(text, "characters", "seed") | {"documents": max(text["documents"], text["masked_documents"])}
-        return kept | ({"responses": True} if self.scores_responses(collection) else {})
+        recipe = pick(text, "characters", "seed") | {"documents": max(text["documents"], text["masked_documents"])}
+        return recipe | ({"responses": True} if self.scores_responses(collection) else {})
 
     def scores_responses(self, collection: str) -> bool:
-        """Return whether causal models are scored on the responses of a text alone, as they are trained on them."""
+        """Return whether causal models are scored on the responses of a text alone."""
         texts = self.outline.texts
         return collection in texts and has_responses(texts[collection].recipe)
 
@@ -222,73 +219,75 @@ class Evaluations:
             return []
         if model.stage == "finetune":
             return ["finetune-text", "corpus"]
-        # Whichever base a run names: to name another one must not score both again.
+        # A base model is scored on it whether a run names it or not: naming another base must not score both again.
         tuned = model.stage == "base" and "finetune-text" in self.outline.texts
         return ["corpus", *(["finetune-text"] if tuned else [])]
 
     def scored_with(self, model: Model) -> list[str]:
-        """Return the texts that a model is scored on; the pairs go with the corpus."""
+        """Return the texts that a model is scored on, or the corpus for a model that is scored on pairs only."""
         return self.collections_of(model) or ["corpus"]
 
     def material_of(self, collection: str) -> list[str]:
-        """Return the files of what models are scored on that go with a text: all pairs go with the corpus."""
+        """Return the files with the held-out documents of a text; those of the corpus include all pairs."""
         texts = [self.text_files[collection]] if self.text_files else []
         return texts + (self.pair_files if collection == "corpus" else [])
 
     @cached_property
     def generating(self) -> dict[str, Run]:
-        """The finetuning runs, by name, whose models generate the responses of held-out documents."""
-        asked = self.responses and self.scores_responses("finetune-text")
-        return self.outline.runs_of("finetune") if asked else {}
+        """The finetuning runs whose models generate responses to held-out documents, by name."""
+        enabled = self.responses and self.scores_responses("finetune-text")
+        return self.outline.runs_of("finetune") if enabled else {}
 
     @property
     def responses(self) -> int:
-        """How many responses are generated, at most."""
+        """The largest number of responses that a model generates."""
         return min(self.text["responses"], self.text["documents"])
 
     def generation(self, run: Run) -> dict:
         """Return the recipe for generating responses to held-out prompts."""
-        kept = {"responses": self.responses, "characters": self.text["characters"]}
-        return kept | run.asked | pick(run.recipe, *READING_KEYS)
+        recipe = {"responses": self.responses, "characters": self.text["characters"]}
+        return recipe | run.job_recipe | pick(run.recipe, *READING_KEYS)
 
     def scored_on(self) -> dict[str, Any]:
-        """Return inputs of a rule that scores the model named by its wildcard: on what, and beside what."""
+        """Return the inputs of the rule that scores the model of its wildcard, as functions of the wildcards."""
 
-        def scored(model: Model) -> list[str]:
+        def material(model: Model) -> list[str]:
             return [self.text_files[name] for name in self.collections_of(model)] + self.pair_files
 
-        def of(files: Callable[[Model], list[str]]) -> Callable[[Any], list[str]]:
+        def by_model(files: Callable[[Model], list[str]]) -> Callable[[Any], list[str]]:
             return lambda wildcards: files(self.of_text.models[wildcards.model])
 
         return {
-            "material": of(scored),
-            "ngrams": of(self.ngrams_of),
-            "overlaps": of(lambda model: overlaps_of(model, *(f"texts/{name}" for name in self.scored_with(model)))),
+            "material": by_model(material),
+            "ngrams": by_model(self.ngrams_of),
+            "overlaps": by_model(
+                lambda model: overlaps_of(model, *(f"texts/{name}" for name in self.scored_with(model)))
+            ),
         }
 
     def ngrams_of(self, model: Model) -> list[str]:
-        """Return the scores of n-gram models that stand beside those of a model: of each text, in its vocabulary."""
+        """Return the files with the n-gram baselines of a model, one for each text, in its vocabulary."""
         return [f"{FOLDER}/ngrams/{name}/{model.vocabulary.name}.parquet" for name in self.scored_with(model)]
 
     @cached_property
     def vocabularies(self) -> dict[str, list[str]]:
-        """The files of each vocabulary that a scored model has."""
+        """The files of each vocabulary of scored models, by name."""
         return dict(model.vocabulary for model in self.of_text.ends.values())
 
     def scoring(self, model: Model) -> dict:
         """Return the recipe for scoring a model on text and pairs."""
         documents = {"documents": self.documents_of(model)}
         if model.stage != "mlm":
-            return documents | model.asked | pick(model.recipe, *READING_KEYS)
-        return documents | model.asked | {"length": model.records.sequence_length if model.records else LENGTH}
+            return documents | model.job_recipe | pick(model.recipe, *READING_KEYS)
+        return documents | model.job_recipe | {"length": model.records.sequence_length if model.records else LENGTH}
 
 
 def overlaps_of(model: Model, *searched: str) -> list[str]:
-    """Return what of evaluations is in the texts that a model was trained on here; searched  see `overlap`."""
-    return [overlap(own, text) for text in model.trained_on for own in searched]
+    """Return the files with the overlaps of evaluations and a model's training texts; searched  see `overlap`."""
+    return [overlap(evaluation, text) for text in model.trained_on for evaluation in searched]
 
 
 def checkpoints_named(which: str, run: Run) -> list[int]:
-    """Return the steps of a run's checkpoints that `which` names beside the best one: best, last or all."""
+    """Return the steps of the checkpoints that are scored in addition to the best one; which  best, last or all."""
     ends = run.segment_ends
     return {"best": [], "last": ends[-1:], "all": ends}[which]

@@ -1,4 +1,4 @@
-"""Models of a folder of results, as somebody names them who runs them beside the workflow."""
+"""Finished models in a folder of results: which there are, which one a user means, and where its folders are."""
 
 import contextlib
 import difflib
@@ -15,7 +15,7 @@ from tpulm.core.experiments import CONFIG, directory_option, from_workflow
 from tpulm.core.files import read_json, sha256
 from tpulm.specs.artifacts import CHECKPOINT_FILES, TOKENIZER_FILES, TRAINED_ON
 
-# A file that a finished model of each stage has, below the folder of the stage and of the run.
+# Files below STAGE/RUN by stage; a finished model has one of them.
 WHOLE = {
     "mlm": ["model/model.safetensors"],
     "base": ["preset/config.json"],
@@ -25,19 +25,19 @@ WHOLE = {
 
 def models(results: Path) -> list[str]:
     """Return every finished model of a folder of results, as STAGE/RUN."""
-    found = [
+    names = [
         f"{stage}/{folder.name}"
         for stage, files in WHOLE.items()
         for folder in (results / stage).glob("*")
         if any((folder / file).is_file() for file in files)
     ]
-    return sorted(found)
+    return sorted(names)
 
 
 def complete_steps(run: Path) -> list[int]:
-    """Return the steps of the complete checkpoints of a run's folder that follow from each other, in order.
+    """Return the steps of a run's complete checkpoints in order, up to the first that does not follow from the others.
 
-    Those of an earlier recipe may lie behind them, of steps that the run has not come to again.
+    Checkpoints of an earlier recipe may lie at steps that the run has not reached again.
     """
     states = [
         state for state in run.glob(f"checkpoints/*/{CHECKPOINT_FILES['state']}") if state.parent.name.isdecimal()
@@ -53,37 +53,37 @@ def complete_steps(run: Path) -> list[int]:
 
 
 def begun(results: Path) -> dict[str, int]:
-    """Return every run that has a complete checkpoint, as STAGE/RUN, with the step of its last one."""
+    """Return the step of the last complete checkpoint of each run that has one, by STAGE/RUN."""
     runs = [run for stage in WHOLE for run in sorted((results / stage).glob("*"))]
     return {f"{run.parent.name}/{run.name}": steps[-1] for run in runs if (steps := complete_steps(run))}
 
 
 def short_name(run: str) -> str:
-    """Return a name of a run, which may be the key of the config, as RUN or STAGE/RUN."""
+    """Return the name of a run, or its key in the config, as RUN or STAGE/RUN."""
     return run.replace(".runs.", "/").replace(".", "/").strip("/")
 
 
-def choose_model(run: str, there: Collection[str], results: Path) -> tuple[str, str]:
+def choose_model(run: str, available: Collection[str], results: Path) -> tuple[str, str]:
     """Return stage and name of the model that the user means by RUN, STAGE/RUN or the key of the config.
 
-    there  the models of the results that it can be, as STAGE/RUN. Raises UserError.
+    available  the models of the results, as STAGE/RUN. Raises UserError.
     """
     name = short_name(run)
-    found = [model for model in there if model == name or model.partition("/")[2] == name]
-    if len(found) == 1:
-        stage, _, name = found[0].partition("/")
+    matches = [model for model in available if model == name or model.partition("/")[2] == name]
+    if len(matches) == 1:
+        stage, _, name = matches[0].partition("/")
         return stage, name
-    said = "which is ambiguous" if found else "which is not a trained model"
-    near = [] if found else difflib.get_close_matches(name, there, n=1)
-    more = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(found or there)}."
-    more = more if there else "no model there is finished yet."
-    raise UserError(f"the run is {run}, {said} in {from_workflow(results)}; {more}")
+    problem = "which is ambiguous" if matches else "which is not a trained model"
+    near = [] if matches else difflib.get_close_matches(name, available, n=1)
+    more = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(matches or available)}."
+    more = more if available else "no model there is finished yet."
+    raise UserError(f"the run is {run}, {problem} in {from_workflow(results)}; {more}")
 
 
 def place_of(run: str, configfile: list[Path] | None, results: Path | None) -> tuple[Path, str, Mapping]:
-    """Return the results that have the run, the run, which the user may give as a folder, and its config.
+    """Return the folder of results, the run as STAGE/RUN or as given, and the config, empty if it is not known.
 
-    The config is empty where it is not known. Raises UserError.
+    run  a name, or the folder of a run. Raises UserError.
     """
     folder = Path(os.path.abspath(run))
     if folder.is_dir() and folder.parent.name in WHOLE:
@@ -93,14 +93,14 @@ def place_of(run: str, configfile: list[Path] | None, results: Path | None) -> t
                 here = read_config([CONFIG], {})
                 config = here if Path("results").resolve() == folder.parents[1].resolve() else {}
         return Path(os.path.relpath(folder.parents[1])), f"{folder.parent.name}/{folder.name}", config
-    place, of_place = results_and_config(configfile, results)
-    return place, run, of_place
+    place, known_config = results_and_config(configfile, results)
+    return place, run, known_config
 
 
 def results_and_config(configfile: list[Path] | None, results: Path | None) -> tuple[Path, Mapping]:
-    """Return a folder of results with models or checkpoints, and its config, empty where it is not known.
+    """Return the folder of results and its config, empty if it is not known.
 
-    Raises UserError where there are none, and nobody has said where.
+    Raises UserError if the default folder has no model, checkpoint or tokenizer.
     """
     config = read_config(configfile or [CONFIG], {}) if configfile or CONFIG.is_file() else {}
     place = Path(os.path.relpath(results or "results"))
@@ -113,23 +113,22 @@ def results_and_config(configfile: list[Path] | None, results: Path | None) -> t
 
 
 def base_of(name: str, results: Path, config: Mapping) -> str:
-    """Return the base model of an adapter: by its config, or else by what `snakemake` has kept of the run."""
+    """Return the name of the base model of an adapter, from the config or else from the history of the run."""
     if name in config.get("finetune", {}).get("runs", {}):
         return str(config["finetune"]["runs"][name]["base"])
-    kept = results / "history" / "finetune" / f"{name}.json"
-    if not kept.is_file():
+    history = results / "history" / "finetune" / f"{name}.json"
+    if not history.is_file():
         raise UserError(f"the base model of {results}/finetune/{name} is not known; name its config with --configfile.")
-    return str(read_json(kept)[-1]["recipe"]["base"])
+    return str(read_json(history)[-1]["recipe"]["base"])
 
 
 @dataclass(frozen=True)
 class Folders:
-    """Where a finished model is.
+    """The folders of a finished model.
 
-    model    the Hugging Face folder of a masked one, else the preset folder, of an adapter that of its base
-    adapter  the folder with LoRA weights that belong to it; None without any
-    chat     the chat template of the text that it was trained on, as rule fetch_chat_template describes it; None where
-             that has no conversations
+    model    the Hugging Face folder of a masked model, otherwise a preset folder, for an adapter its base model's
+    adapter  the folder with LoRA weights; None without LoRA
+    chat     the chat template of its training text, as rule fetch_chat_template writes it; None without conversations
     """
 
     model: Path
@@ -138,7 +137,7 @@ class Folders:
 
 
 def folders_of(stage: str, name: str, results: Path, config: Mapping) -> Folders:
-    """Return where a finished model is. Raises UserError where the base model of an adapter is not known."""
+    """Return the folders of a finished model. Raises UserError if the base model of an adapter is not known."""
     folder = results / stage / name
     chat = template_of(stage, results) if (folder / "history.csv").is_file() else None  # trained here
     if stage == "base":
@@ -149,11 +148,11 @@ def folders_of(stage: str, name: str, results: Path, config: Mapping) -> Folders
 
 
 def template_of(stage: str, results: Path) -> Path | None:
-    """Return the chat template of the text that the runs of a stage are trained on, see `Folders`."""
+    """Return the file with the chat template of the training text of a stage; None without one."""
     template = results / TRAINED_ON[stage] / "chat_template.json"
     return template if template.is_file() else None
 
 
 def sampling_in(config: Mapping) -> dict[str, Any]:
-    """Return how a config samples, by `sampling_of`; the defaults where it is not known."""
+    """Return the sampling keys of a config, see `sampling_of`; the defaults for an empty config."""
     return sampling_of(config or complete({"corpus": {"source": "python-docs"}}, "config.yaml"))

@@ -1,6 +1,6 @@
-"""How large a model is, from its config alone: parameters, and the bytes that training keeps of them.
+"""The size of a model from its config alone: parameters, and the bytes that training keeps of them.
 
-What memory and disk are asked for follows from here; nothing is built and nothing is downloaded.
+Requests for memory and disk follow from it. Nothing is built or downloaded.
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ from tpulm.specs.masked_sizes import KINDS
 from tpulm.specs.published_models import published
 
 FLOAT32 = 4
-# Bytes of a weight that is stored, by what `precision` and `base_precision` say of it.
+# Bytes of a stored weight by `precision` or `base_precision`.
 STORED = {"float32": 4, "mixed_bfloat16": 4, "bfloat16": 2, "int8": 1}
-# Backbones of keras-hub with a table of embeddings for the output, too, unless they say otherwise.
+# Backbones of keras-hub that have a second table of embeddings for the output by default.
 UNTIED = ("LlamaBackbone", "Llama3Backbone", "MistralBackbone")
 # Backbones with a norm over the width of each head's queries and keys.
 HEAD_NORMS = ("Gemma3Backbone", "Qwen3Backbone")
-# Families by transformers' names of them, and the sizes of a causal model by its names of those.
+# Families by `model_type`, and the names of sizes, in a config.json of transformers.
 OF_TRANSFORMERS = {
     "gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3", "llama": "llama3", "mistral": "mistral",
     "qwen2": "qwen2", "qwen3": "qwen3",
@@ -32,8 +32,7 @@ SIZES_OF_TRANSFORMERS = {
     "vocabulary_size": "vocab_size",
 }  # fmt: skip
 BY_HEADS = ("llama", "mistral", "qwen2")
-# Gemma 7B and RoBERTa-large stand for models whose sizes only a hub knows before they are fetched, and for those of
-# folders of other families, or with images.
+# Gemma 7B and RoBERTa-large stand for models whose sizes are not known before the download, or whose family is not.
 ASSUMED, ASSUMED_MASKED = "Gemma 7B", "RoBERTa-large"
 UNKNOWN = ("GemmaBackbone", {
     "num_layers": 28, "num_query_heads": 16, "num_key_value_heads": 16, "hidden_dim": 3072, "intermediate_dim": 49_152,
@@ -47,8 +46,8 @@ UNKNOWN_MASKED = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_la
 class ModelSize:
     """The size of a model.
 
-    parameters  of the model, LoRA's aside; adapters  LoRA's
-    layers, hidden, heads, vocabulary   of the model: what its activations and largest table follow from
+    parameters  of the model without LoRA; adapters  of LoRA
+    layers, hidden, heads, vocabulary   from which the sizes of activations and of the largest table follow
     """
 
     parameters: int
@@ -65,7 +64,7 @@ class ModelSize:
 
 
 def model_size(model: Model) -> ModelSize:
-    """Return the size of a model, or of what `assumed` names."""
+    """Return the size of a model, or of the one that `assumed` returns."""
     if model.stage != "mlm":
         lora = model.recipe if model.recipe.get("method") == "lora" else None
         return causal_size(*backbone_of(model.base), lora=lora)
@@ -75,26 +74,23 @@ def model_size(model: Model) -> ModelSize:
 
 
 def sizes_in_folder(place: str) -> tuple[Mapping[str, Any], int] | None:
-    """Return the sizes of a masked model in a folder and of its vocabulary; None where there is no such folder."""
+    """Return the config.json of a masked model in a folder, and its vocabulary size; None without such a folder."""
     try:
-        found = read_json(Path(place) / "config.json")
-        return found, int(found["vocab_size"])
+        config = read_json(Path(place) / "config.json")
+        return config, int(config["vocab_size"])
     except (OSError, UserError, ValueError, LookupError, TypeError):
         return None
 
 
 def assumed(model: Model) -> str | None:
-    """Return the model whose size is taken for another one's, because only a hub knows it; None where it is known."""
+    """Return the model whose size stands for an unknown one; None if the size is known."""
     if model.stage == "mlm":
         return ASSUMED_MASKED if model.origin and not sizes_in_folder(model.origin["pretrained"]) else None
     return ASSUMED if backbone_of(model.base) is UNKNOWN else None
 
 
 def is_built(model: Model) -> bool:
-    """Return whether fetching a base model converts it, in float32.
-
-    A preset of Keras is copied. A repository of the hub counts as one that is converted.
-    """
+    """Return whether fetching a base model converts it, in float32: a preset of Keras is copied."""
     preset = model.base["preset"]
     try:
         return "registered_name" not in read_json(Path(preset) / "config.json")
@@ -103,7 +99,7 @@ def is_built(model: Model) -> bool:
 
 
 def backbone_of(base: Mapping) -> tuple[str, Mapping[str, Any]]:
-    """Return class and arguments of a base model's backbone: of its config, its local folder, or as published."""
+    """Return class and arguments of a base model's backbone, from its config, its local folder, or as published."""
     if "model" in base:
         family, sizes = constructor(base["model"])
         return family, sizes | {"vocabulary_size": base["vocab_size"]}
@@ -112,16 +108,13 @@ def backbone_of(base: Mapping) -> tuple[str, Mapping[str, Any]]:
         family, sizes = backbone_arguments(config)
         causal_size(family, sizes)
         return family, sizes
-    # There is none, or it is of another family.
+    # The folder does not exist, or holds another family.
     except (OSError, UserError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
         return published(base["preset"]) or UNKNOWN
 
 
 def backbone_arguments(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return class and arguments of a backbone, of the config.json of keras-hub's folder, or of transformers'.
-
-    Raises LookupError where it is neither.
-    """
+    """Return class and arguments of a backbone from a config.json of keras-hub or transformers. Raises LookupError."""
     if "registered_name" in config:
         return config["registered_name"].rpartition(">")[2], dict(config["config"])
     family = FAMILIES[OF_TRANSFORMERS[config["model_type"]]]
@@ -151,7 +144,7 @@ def causal_size(family: str, sizes: Mapping[str, Any], lora: Mapping | None = No
     biases = (heads + 2 * pairs) * width if family == "QwenBackbone" else 0
     block = 2 * (heads + pairs) * width * hidden + 3 * hidden * inner + norms + biases
     tables = 1 if sizes.get("tie_word_embeddings", family not in UNTIED) else 2
-    # Of a matrix, A is as large as what is summed over and the heads, B as what is left, each times the rank.
+    # Rows of LoRA's A and B together, by target; the rank is their other dimension.
     shapes = {
         "query": heads * hidden + width,
         "key": pairs * hidden + width,
@@ -165,9 +158,9 @@ def causal_size(family: str, sizes: Mapping[str, Any], lora: Mapping | None = No
 
 
 def masked_size(model: Mapping[str, Any], vocabulary: int) -> ModelSize:
-    """Return the size of a masked model of transformers: exact for RoBERTa, BERT and ModernBERT, about for others.
+    """Return the size of a masked model of transformers: exact for RoBERTa, BERT and ModernBERT, else approximate.
 
-    model  as in the config, or a config.json; what it leaves out is as in RoBERTa-base, or ModernBERT-base
+    model  as in the config, or a config.json; absent sizes are those of RoBERTa-base or ModernBERT-base
     """
     kind = KINDS.get(model.get("architecture", model.get("model_type")), KINDS["roberta"])
     sizes = {**kind.sizes, **{key: value for key, value in model.items() if key in kind.sizes}}
@@ -176,14 +169,14 @@ def masked_size(model: Mapping[str, Any], vocabulary: int) -> ModelSize:
     block = 4 * (hidden + 1) * hidden + 2 * hidden * inner + inner + hidden + 4 * hidden
     head = (hidden + 1) * hidden + 2 * hidden + vocabulary
     if kind is KINDS["modernbert"]:
-        # No table of positions, no bias but the head's; the final norm stands for the first layer's, which it lacks.
+        # There is no table of positions, and only the head has a bias. The first layer lacks the norm that the end has.
         embeddings, head = (vocabulary + 1) * hidden, hidden * hidden + hidden + vocabulary
         block = 4 * hidden * hidden + 3 * hidden * inner + 2 * hidden
     return ModelSize(embeddings + layers * block + head, layers, hidden, sizes["num_attention_heads"], vocabulary)
 
 
 def weight_bytes(model: Model) -> int:
-    """Return the bytes of the weights of a model that are trained: float32, whatever computes with them."""
+    """Return the bytes of the trained weights of a model, which are float32 at any precision."""
     size = model_size(model)
     return FLOAT32 * (size.adapters or size.parameters)
 

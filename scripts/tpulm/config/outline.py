@@ -1,7 +1,7 @@
 """The outline of a config: which models it trains and opens, on which texts and records, and the files of each.
 
-Rules, plans, resources, the budget, publications and the report take what they need to know from here. No script that
-makes an artifact imports it, so that no edit of it makes a result stale.
+Rules, plans, resources, the budget, publications and the report read it. No script that makes an artifact imports it,
+so that no edit of it makes a result stale.
 """
 
 import os
@@ -18,19 +18,19 @@ from tpulm.specs.schedule import segment_schedule
 
 # Keys of a recipe that open a finished causal model.
 OPENING_KEYS = ("seed", "precision", "mesh", "layout", "host_device_count")
-# Records that are measured at once, of a masked model that was not trained here.
+# Batch size at which a masked model that was not trained here is measured.
 MEASURED_AT_ONCE = 8
 
 
 class Vocabulary(NamedTuple):
-    """A vocabulary: its name, and its files: tokenizer.json; of masked models special_tokens_map.json, too."""
+    """A vocabulary: its name and files, tokenizer.json and, for masked models, special_tokens_map.json."""
 
     name: str
     files: list[str]
 
 
 class Text(NamedTuple):
-    """A text: its key in the config, and what the config says of it."""
+    """A text: its key in the config, and its section."""
 
     key: str
     recipe: Mapping
@@ -38,22 +38,22 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model that predicts: what a run ends with, what it was at a checkpoint, or one from elsewhere.
+    """A model: the final model of a run, a checkpoint of it, or an external model.
 
-    stage, name   the section of the config that has it, and under which name
-    key           how the config names it, such as mlm.runs.tiny
+    stage, name   section of the config, and name in it
+    key           key of the config, such as mlm.runs.tiny
     path          below results/, such as mlm/tiny; of a checkpoint mlm/tiny/00000750
-    recipe        what the config says of it
-    opening       what a job that opens it takes of the config
-    exported      the folder of a masked model, in the format of Hugging Face, or the preset folder of a base model
-    backend       the framework that opens it: tensorflow or jax
-    vocab_size    size of a masked model's vocabulary; None where only a folder says it
-    origin        what a masked model takes from elsewhere, all of it or the start: pretrained, revision
-    base          the entry under base that a causal model is, or is tuned from
-    records       the records that it is trained on; of one from elsewhere, that it is measured on; None for none
-    trained_on    the texts of this config that it was trained on, its base model's among them
-    weights       the variables that were trained here; "" for none
-    step          of the checkpoint that it is; None for what a run ends with
+    recipe        its entry in the config
+    opening       keys of the config that a job needs to open it
+    exported      folder of a masked model in the format of Hugging Face, or preset folder of a causal one
+    backend       framework that opens it: tensorflow or jax
+    vocab_size    vocabulary size of a masked model; None if only its folder has it
+    origin        pretrained and revision of an external masked model, or of the one that it starts from
+    base          entry under base of a causal model, or of the one that it is finetuned from
+    records       records that it is trained on; for an external model, measured on; None without records
+    trained_on    texts of this config that it and its base model were trained on
+    weights       file with the variables that were trained here; "" for none
+    step          of a checkpoint; None for a final model
     """
 
     stage: str
@@ -75,17 +75,17 @@ class Model:
 
     @property
     def named(self) -> dict:
-        """Its name in results: the path of the model that its run ends with; the step, where it is a checkpoint."""
+        """Its name in results: the path of the final model, and the step of a checkpoint."""
         return {"path": f"{self.stage}/{self.name}", **({} if self.step is None else {"step": self.step})}
 
     @property
-    def asked(self) -> dict:
-        """The recipe of a job that asks it: what opens it, and which one it is."""
+    def job_recipe(self) -> dict:
+        """The recipe of a job that opens it: its key and name, and `opening`."""
         return {"key": self.key, **self.named, **self.opening}
 
     @property
     def fetched(self) -> str:
-        """The folder below results/ of the masked model that it takes from elsewhere."""
+        """The folder below results/ of the external masked model that it is, or starts from."""
         return f"{self.stage}/{self.name}/{'init' if 'init' in self.recipe else 'model'}"
 
     @property
@@ -95,40 +95,41 @@ class Model:
 
     @property
     def preset(self) -> str:
-        """The preset folder that a causal model is opened from: of a finetuned one, its base model's."""
+        """The preset folder that opens a causal model: for a finetuned one, its base model's."""
         return f"<results>/base/{self.recipe['base']}/preset" if self.stage == "finetune" else self.exported
 
     @property
     def fingerprint(self) -> str:
-        """The file that tells whether `preset` has changed, which Snakemake compares by its date only."""
+        """The file that changes with the content of `preset`: Snakemake compares a folder by its date only."""
         return f"{self.preset}.json"
 
-    def changed(self, **own: Any) -> dict[str, Any]:
-        """Return the fields of a model with other values."""
-        return {part.name: getattr(self, part.name) for part in fields(Model)} | own
+    def changed(self, **changes: Any) -> dict[str, Any]:
+        """Return the fields of the model, with some values replaced."""
+        return {part.name: getattr(self, part.name) for part in fields(Model)} | changes
 
     @property
     def tuned(self) -> str | list[str]:
-        """The variables of a finetuned model, which belong to `preset`; none of another one."""
+        """The file with the variables of a finetuned model, which are added to `preset`; none for other models."""
         return self.weights if self.stage == "finetune" else []
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Model):
-    """A model that is trained here, and how. A model on a task has several: one for each chain of checkpoints.
+    """A model that is trained here, and how. A model on a task has one run for each chain of checkpoints.
 
-    step_keys    keys of the recipe that decide what a training step computes; said  what a segment takes beside them
+    step_keys    keys of the recipe that decide what a training step computes
+    more_recipe  other keys in the recipe of a segment, with their values
     init         files of the masked model that it starts from; sizes  those of them that later segments read, too
     start        weights of another run that it starts from
-    forgotten    the records of the corpus by which a finetuned model is measured, too
-    described    what a plan takes beside the step: sizes of the model; None where nothing can be planned
+    forgotten    records of the corpus, which measure what finetuning has forgotten
+    described    keys of a plan in addition to the step's, such as sizes of the model; None if it cannot be planned
     plan_inputs  files that a plan reads: manifest, init (config.json of a model), task (labels)
     task         that the model is finetuned on; "" for none
-    chain        on a task: weights, rate and seed, which tell it from the other chains of the model
+    chain        on a task: weights, rate and seed, which differ from those of the model's other chains
     """
 
     step_keys: tuple[str, ...]
-    said: Mapping
+    more_recipe: Mapping
     init: list[str] = field(default_factory=list)
     sizes: list[str] = field(default_factory=list)
     start: list[str] = field(default_factory=list)
@@ -140,7 +141,7 @@ class Run(Model):
 
     @property
     def folder(self) -> str:
-        """Where its artifacts are."""
+        """The folder of its artifacts."""
         return f"<results>/{self.path}"
 
     @cached_property
@@ -155,15 +156,15 @@ class Run(Model):
 
     @property
     def state(self) -> str:
-        """The file that says how it was trained, and which step its model is of."""
+        """The state.json of its last checkpoint, which also has the step of the final model."""
         return self.checkpoint()["state"]
 
     def at(self, step: int) -> Model:
         """Return the model as it was at a checkpoint."""
         path = f"{self.path}/{step:08d}"
-        own = {"path": path, "step": step, "weights": self.checkpoint(step)["weights"]}
-        own |= {"exported": f"{EXPORTED}/{path}/{os.path.basename(self.exported)}"}
-        return Model(**self.changed(**own))
+        changes = {"path": path, "step": step, "weights": self.checkpoint(step)["weights"]}
+        changes |= {"exported": f"{EXPORTED}/{path}/{os.path.basename(self.exported)}"}
+        return Model(**self.changed(**changes))
 
     def snapshots(self, step: int) -> str:
         """Return the folder of the snapshots of the segment that ends at `step`."""
@@ -178,7 +179,7 @@ class Run(Model):
         return self.checkpoint(step + self.recipe["checkpoint_every"])["state"]
 
     def before(self, last: int) -> dict[str, str]:
-        """Return the files of the checkpoint that the segment up to `last` goes on from; none for the first segment."""
+        """Return the files of the checkpoint that the segment up to `last` resumes from; none for the first segment."""
         first = last - self.recipe["checkpoint_every"]
         return self.checkpoint(first) if first else {}
 
@@ -192,7 +193,7 @@ class Run(Model):
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that it reads in a step."""
+        """Tokens that the model reads in a step."""
         length = self.records.sequence_length if self.records else self.recipe["sequence_length"]
         return self.recipe["batch_size"] * length
 
@@ -203,7 +204,7 @@ class Run(Model):
 
     @property
     def pruned(self) -> list[str]:
-        """The marks of the checkpoints that keep_checkpoints lets go: never the last one, which exports read."""
+        """The marks of the checkpoints that keep_checkpoints deletes: never the last one, which exports read."""
         period = checkpoint_period(self.recipe["keep_checkpoints"], len(self.segment_ends))
         marks = self.in_every_checkpoint(PRUNED)[:-1]
         return [mark for number, mark in enumerate(marks, start=1) if number % period]
@@ -211,8 +212,8 @@ class Run(Model):
     def segment(self, last: int) -> dict:
         """Return the recipe of the segment that ends at step `last`, with its part of the schedule.
 
-        The total number of steps is not in it, so that a longer run keeps the segments it had; nor is patience where
-        it cannot have run out: the first evaluation is always the best so far.
+        It lacks the total number of steps, so that a longer run keeps its segments, and patience where that cannot have
+        run out: the first evaluation is always the best so far.
         """
         recipe = self.recipe
         first = last - recipe["checkpoint_every"]
@@ -223,7 +224,7 @@ class Run(Model):
             "last": last,
             "schedule": segment_schedule(curve, recipe["steps"], first, last),
             **pick(recipe, "host_device_count", *self.step_keys),
-            **self.said,
+            **self.more_recipe,
             **({"evaluate_every": recipe["evaluate_every"]} if recipe["evaluate_every"] else {}),
             **({"patience": patience} if patience and evaluations > patience else {}),
         }
@@ -231,7 +232,7 @@ class Run(Model):
     def plan(self) -> dict:
         """Return the recipe of the run's plan: the keys that decide its step, and the number of steps.
 
-        For a run on TensorFlow, the step on JAX of the same model; without steps where there is none: `as_on_jax`.
+        A run on TensorFlow is planned on JAX, see `as_on_jax`. Without a plan, there are no steps.
         """
         where = {"where": self.key} | ({"backend": self.backend} if self.backend != "jax" else {})
         if self.described is None:
@@ -252,7 +253,7 @@ def segment_outputs(folder: str) -> dict[str, str]:
 
 
 def checkpoint_period(keep: str, segments: int) -> int:
-    """Return N where every Nth checkpoint of a run, and the last, keeps its weights.
+    """Return N if every Nth checkpoint of a run, and the last, keeps its weights.
 
     keep      keep_checkpoints of the run: all, last or every N
     segments  how many checkpoints the run has
@@ -264,9 +265,9 @@ class Outline:
     """The models that a completed config trains and opens.
 
     texts    by folder below results/
-    models   every model by its path, those of a stage that are trained here before those from elsewhere
-    runs     those of them that are trained here, in the order of the stages
-    records  every set of records by its folder below results/
+    models   all models by path, in each stage runs before external models
+    runs     models that are trained here by path, in the order of the stages
+    records  all sets of records by folder below results/
     """
 
     def __init__(self, config: Mapping):
@@ -277,12 +278,12 @@ class Outline:
             self.texts["finetune-text"] = Text("finetune.text", config["finetune"]["text"])
         self.masked_records = masked_records(config) if "tfrecords" in config else None
         bases = {name: self.base_model(name, recipe) for name, recipe in config["base"].items()}
-        found = [self.masked_model(name, recipe) for name, recipe in config["mlm"]["runs"].items()]
-        found += bases.values()
-        found += [self.finetuned(name, run, bases[run["base"]]) for name, run in config["finetune"]["runs"].items()]
-        found.sort(key=lambda model: (STAGES.index(model.stage), not model.weights))
-        self.models: dict[str, Model] = {model.path: model for model in found}
-        self.runs: dict[str, Run] = {model.path: model for model in found if isinstance(model, Run)}
+        models = [self.masked_model(name, recipe) for name, recipe in config["mlm"]["runs"].items()]
+        models += bases.values()
+        models += [self.finetuned(name, run, bases[run["base"]]) for name, run in config["finetune"]["runs"].items()]
+        models.sort(key=lambda model: (STAGES.index(model.stage), not model.weights))
+        self.models: dict[str, Model] = {model.path: model for model in models}
+        self.runs: dict[str, Run] = {model.path: model for model in models if isinstance(model, Run)}
         sets = [self.masked_records] if self.masked_records else []
         sets += [records for run in self.runs.values() for records in run.record_sets]
         self.records = {records.folder: records for records in sets}
@@ -296,7 +297,7 @@ class Outline:
         return {run.name: run for run in self.runs.values() if run.stage == stage}
 
     def opener(self, model: Model) -> Model:
-        """Return the model that says where a job runs which opens a model: of a base that is fetched, a run on it."""
+        """Return the model whose resources a job takes to open a model: for a fetched base, a run that tunes it."""
         tuned = [run for run in self.runs.values() if run.stage == "finetune" and run.base is model.recipe]
         return min(tuned, key=lambda run: run.name) if "preset" in model.recipe and tuned else model
 
@@ -332,7 +333,7 @@ class Outline:
         }
         if "steps" not in recipe:
             return Model(**common)
-        assert records is not None  # which the schema asks for
+        assert records is not None  # by the schema
         init = [f"<results>/mlm/{name}/init/{file}" for file in MODEL_FILES] if "init" in recipe else []
         sizes = {} if on_jax else as_on_jax(recipe)
         planned, unknown = bool(on_jax or sizes), common["vocab_size"] is None
@@ -345,7 +346,7 @@ class Outline:
             **common,
             trained_on=("corpus",),
             step_keys=step_keys(recipe, *(() if init else ("model",)), "masking"),
-            said=records.loss | self.cpu,
+            more_recipe=records.loss | self.cpu,
             init=init,
             sizes=init[:1],
             described=described if planned else None,
@@ -366,7 +367,7 @@ class Outline:
             records=records,
             trained_on=("corpus",),
             step_keys=step_keys(recipe, "sequence_length", "packing", "model"),
-            said=records.loss | self.cpu,
+            more_recipe=records.loss | self.cpu,
             described=pick(recipe, "vocab_size"),
         )
 
@@ -384,31 +385,31 @@ class Outline:
             records=records,
             trained_on=("finetune-text", *base.trained_on),
             step_keys=step_keys(recipe, "sequence_length", "packing", *method),
-            said=records.loss | self.cpu,
+            more_recipe=records.loss | self.cpu,
             start=[checkpoint_of(f"finetune/{before}", steps)["best"]] if before else [],
             forgotten=corpus_records(self.config, recipe["base"], recipe["sequence_length"]),
             described={"base": given(base.recipe, "model", "vocab_size", "preset", "revision")},
         )
 
 
-def step_keys(recipe: Mapping, *own: str) -> tuple[str, ...]:
-    """Return the keys of a run's recipe that decide its step, without those that say what they do by default."""
+def step_keys(recipe: Mapping, *more_keys: str) -> tuple[str, ...]:
+    """Return the keys of a run's recipe that decide its step; some only if they differ from the default."""
     on_jax = recipe.get("backend", "jax") == "jax"
-    found = [*STEP_KEYS, *own, *(["z_loss"] if recipe.get("z_loss") else [])]
+    keys = [*STEP_KEYS, *more_keys, *(["z_loss"] if recipe.get("z_loss") else [])]
     if not on_jax:
-        return (*found, *(["microbatches"] if recipe["microbatches"] > 1 else []))
-    return (*found, *JAX_KEYS, *unpromised(recipe))
+        return (*keys, *(["microbatches"] if recipe["microbatches"] > 1 else []))
+    return (*keys, *JAX_KEYS, *unpromised(recipe))
 
 
 def unpromised(recipe: Mapping) -> tuple[str, ...]:
-    """Return the key that says that the bytes of a run are not promised; none where they are, as without the key."""
+    """Return the key `determinism` if a run does not promise its bytes, otherwise no key."""
     return ("determinism",) if recipe["determinism"] == "steps" else ()
 
 
 def as_on_jax(recipe: Mapping) -> dict:
-    """Return the sizes of a masked model on TensorFlow as one on JAX.
+    """Return the sizes of a masked model on TensorFlow as JAX has them.
 
-    None of them where JAX does not train such a model, and where the run starts from another one, which says the sizes.
+    Empty if JAX does not train such a model, or if the run starts from another one, which has the sizes.
     """
     if "model" not in recipe:
         return {}
@@ -416,13 +417,14 @@ def as_on_jax(recipe: Mapping) -> dict:
     return config_recipe(config) if opens(config) else {}
 
 
-def same_origin(one: Mapping, other: Mapping) -> bool:
-    """Return whether two sections of the config take what they take from the same folder, or commit of the hub."""
-    places = [section.get("pretrained") and os.path.normpath(section["pretrained"]) for section in (one, other)]
-    return bool(places[0]) and places[0] == places[1] and one.get("revision") == other.get("revision")
+def same_origin(first: Mapping, second: Mapping) -> bool:
+    """Return whether two sections of the config name the same folder, or the same commit of the hub."""
+    places = [section.get("pretrained") and os.path.normpath(section["pretrained"]) for section in (first, second)]
+    return bool(places[0]) and places[0] == places[1] and first.get("revision") == second.get("revision")
 
 
 def sampling_of(config: Mapping) -> dict:
-    """Return how samples are drawn: of the keys under generation, those that its sampler reads."""
-    own = {"greedy": (), "top_k": ("k", "temperature", "seed"), "top_p": ("p", "temperature", "seed")}
-    return pick(config["generation"], "sampler", "max_length", "samples", *own[config["generation"]["sampler"]])
+    """Return the keys under generation that its sampler reads."""
+    recipe = config["generation"]
+    keys = {"greedy": (), "top_k": ("k", "temperature", "seed"), "top_p": ("p", "temperature", "seed")}
+    return pick(recipe, "sampler", "max_length", "samples", *keys[recipe["sampler"]])

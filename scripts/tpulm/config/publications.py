@@ -1,4 +1,4 @@
-"""What can be published and archived: of each artifact, its files, where they go, and its card.
+"""Publications: the artifacts that can be published or archived, their files, targets and cards.
 
 A name, such as mlm/tiny, stands for an artifact in publish.artifacts, in receipts, and, with `-` for `/`, in the names
 of repositories.
@@ -25,8 +25,8 @@ from tpulm.specs.artifacts import (
 from tpulm.specs.recipes import LORA_KEYS
 
 LONGEST = 96  # characters of a repository's name on the hub
-CHECKPOINTS = "checkpoints"  # folder, and branch beside main, of the checkpoints of a run
-ARCHIVE = "archive"  # published where publish.artifacts names it
+CHECKPOINTS = "checkpoints"  # folder of a run's checkpoints, and their branch next to main
+ARCHIVE = "archive"  # published if publish.artifacts names it
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,10 @@ class Publication:
 
     name        such as mlm/tiny; of a checkpoint, such as checkpoints/mlm/tiny/00000750
     kind        tokenizer, records, mlm, preset, adapter, transformers (a folder of it), checkpoint or archive
-    files       paths at the place that it goes to, and below results/; "" is a folder whose files go there, and CARD is
-                the card of all but the archive and checkpoints that do not open as models
-    changed_by  the file that tells whether a folder or a checkpoint has changed; "" of what is named file by file
-    run         the training run that made it
-    records     the set of records that it is
-    step        of a checkpoint
+    files       paths below results/ by path at the target; "" stands for the top of the target, and CARD for the card,
+                which the archive and checkpoints that do not open as models lack
+    changed_by  file that changes with a folder or a checkpoint; "" if all files are named
+    run         training run that made it; records  set of records that it is; step  of a checkpoint
     """
 
     name: str
@@ -53,40 +51,40 @@ class Publication:
 
     @property
     def type(self) -> str:
-        """What the repository is called by the hub: a dataset or a model."""
+        """The type of the repository on the hub: dataset or model."""
         return "dataset" if self.kind in ("records", "archive") else "model"
 
     @property
     def slug(self) -> str:
-        """How repositories and folders of buckets are named after it; a checkpoint goes to that of its run."""
+        """Its part in the names of repositories and of folders in buckets; a checkpoint has that of its run."""
         return (self.run.path if self.step and self.run else self.name).replace("/", "-")
 
     @property
     def card(self) -> str:
-        """The folder below results/ that has its card; "" where it has none."""
+        """The folder below results/ of its card; "" without a card."""
         return next((path.removesuffix(f"/{CARD}") for path in self.files.values() if path.endswith(f"/{CARD}")), "")
 
     @property
     def opens(self) -> bool:
-        """Whether it is a checkpoint that is also a folder that from_pretrained opens: one of a masked model."""
+        """Whether it is a checkpoint that from_pretrained opens: one of a masked model."""
         return bool(self.step and self.card)
 
 
 def publications_of(outline: Outline) -> dict[str, Publication]:
-    """Return the publications with a card by name: all that a config can publish but checkpoints and the archive."""
-    found = []
+    """Return the publications of a config by name, without checkpoints and the archive."""
+    publications = []
     if "tokenizer" in outline.config:
         files = within("tokenizer", TOKENIZER_FILES.values())
-        found.append(Publication("tokenizer", "tokenizer", files))
+        publications.append(Publication("tokenizer", "tokenizer", files))
     for records in outline.records.values():
         files = within(records.folder, (*records.files, MANIFEST))
-        found.append(Publication(records.folder, "records", files, records=records))
-    found += [publication for run in outline.runs.values() for publication in publications_of_run(run)]
-    return {publication.name: publication for publication in found}
+        publications.append(Publication(records.folder, "records", files, records=records))
+    publications += [publication for run in outline.runs.values() for publication in publications_of_run(run)]
+    return {publication.name: publication for publication in publications}
 
 
 def within(folder: str, names: Iterable[str]) -> dict[str, str]:
-    """Return files of a folder below results/, and its card, as those of a publication."""
+    """Return files of a folder below results/, and its card, as `Publication.files` has them."""
     return {name: f"{folder}/{name}" for name in (*names, CARD)}
 
 
@@ -95,25 +93,24 @@ def publications_of_run(run: Run) -> list[Publication]:
     name, state = run.path, run.checkpoint()["state"]
     if run.stage == "mlm":
         return [Publication(name, "mlm", within(f"{name}/model", MODEL_FILES), run=run)]
-    # The causal model as the folder that transformers loads.
     files = {"": f"transformers/{name}", CARD: f"{name}/transformers/{CARD}"}
-    other = Publication(files[""], "transformers", files, state, run)
+    transformers_folder = Publication(files[""], "transformers", files, state, run)
     if run.stage == "base":
         files = {"": f"{name}/preset", CARD: f"{name}/{CARD}"}
-        return [Publication(name, "preset", files, f"{run.folder}/preset.json", run), other]
+        return [Publication(name, "preset", files, f"{run.folder}/preset.json", run), transformers_folder]
     whole = {"": f"{name}/model", CARD: f"{name}/{CARD}"}
     if run.recipe["method"] == "full":
-        return [Publication(name, "preset", whole, state, run), other]
+        return [Publication(name, "preset", whole, state, run), transformers_folder]
     # As PEFT reads it: both of its files at the top.
     files = {file.removeprefix("adapter/"): f"{name}/{file}" for file in (*ADAPTER_FILES, f"adapter/{CARD}")}
     adapter = Publication(name, "adapter", files, run=run)
-    merged = [Publication(f"{name}/merged", "preset", whole, state, run), other]
+    merged = [Publication(f"{name}/merged", "preset", whole, state, run), transformers_folder]
     return [adapter, *(merged if run.recipe["merge"] else [])]
 
 
 def checkpoints_of(run: Run, period: int) -> list[Publication]:
-    """Return every `period`th checkpoint of a run, and the last; of a masked model, also as the folder that opens."""
-    found = []
+    """Return every `period`th checkpoint of a run, and the last; for a masked model, with the files that open it."""
+    publications = []
     for number, step in enumerate(run.segment_ends, start=1):
         if number % period and step != run.segment_ends[-1]:
             continue
@@ -124,24 +121,24 @@ def checkpoints_of(run: Run, period: int) -> list[Publication]:
             files |= {f"{here}/{file}": path for file, path in zip(MODEL_FILES, exported, strict=True)}
             files[f"{here}/{CARD}"] = f"publish/cards/{run.path}/{step:08d}/{CARD}"
         name, state = f"{CHECKPOINTS}/{run.path}/{step:08d}", run.checkpoint(step)["state"]
-        found.append(Publication(name, "checkpoint", files, state, run, step=step))
-    return found
+        publications.append(Publication(name, "checkpoint", files, state, run, step=step))
+    return publications
 
 
 def checkpoint_folder(step: int) -> str:
-    """Return the folder of a checkpoint, in that of its run and in a repository."""
+    """Return the folder of a checkpoint, relative to its run or its repository."""
     return f"{CHECKPOINTS}/{step:08d}"
 
 
 def selected_publications(outline: Outline) -> dict[str, Publication]:
-    """Return the publications of publish.artifacts by name, with checkpoints where the config has them published.
+    """Return the publications that publish.artifacts and publish.sync select, by name.
 
-    An artifact is named by its name, or the beginning of it up to a slash: mlm stands for all masked models.
+    An entry of publish.artifacts is a name, or the beginning of names up to a slash: mlm stands for all masked models.
     """
     section = outline.config.get("publish")
     if section is None:
         return {}
-    found = {
+    selected = {
         name: publication
         for name, publication in publications_of(outline).items()
         if "artifacts" not in section or any(f"{name}/".startswith(f"{part}/") for part in section["artifacts"])
@@ -149,12 +146,12 @@ def selected_publications(outline: Outline) -> dict[str, Publication]:
     if ARCHIVE in section.get("artifacts", ()):
         path = archive_of(outline.config).removeprefix("<results>/")
         files = {f"{path}{end}".removeprefix("archive/"): f"{path}{end}" for end in ("", ".sha256")}
-        found[ARCHIVE] = Publication(ARCHIVE, ARCHIVE, files)
+        selected[ARCHIVE] = Publication(ARCHIVE, ARCHIVE, files)
     if section["sync"]:
-        runs = {publication.run.key: publication.run for publication in found.values() if publication.run}
+        runs = {publication.run.key: publication.run for publication in selected.values() if publication.run}
         period = period_of(section["sync"])
-        found |= {made.name: made for run in runs.values() for made in checkpoints_of(run, period)}
-    return found
+        selected |= {checkpoint.name: checkpoint for run in runs.values() for checkpoint in checkpoints_of(run, period)}
+    return selected
 
 
 def period_of(sync: str) -> int:
@@ -165,9 +162,9 @@ def period_of(sync: str) -> int:
 def to_hub(section: Mapping, publication: Publication) -> dict[str, Any]:
     """Return the recipe for publishing an artifact on the hub, see tpulm.release.publishing.
 
-    newest  of a checkpoint what the branch of the models holds until the run was published: branch; files, what each
-            file that is at its top is called in the repository; model, the name of what the run ends with, which stays
-            there once it was published. None where from_pretrained does not open it, or the run ends with it
+    newest  makes a checkpoint the model of its branch until the final model is published: branch; files, the name in
+            the repository of each file at the top; model, the name of the final model. None for a final model, and for
+            what from_pretrained does not open
     """
     run, step, newest = publication.run, publication.step, None
     if run and step and publication.opens and step != run.segment_ends[-1]:
@@ -194,12 +191,12 @@ def what_is_published(publication: Publication) -> dict[str, Any]:
 
 
 def repository_name(section: Mapping, publication: Publication) -> str:
-    """Return the name of a publication's repository on the hub: publish.hub, and what it is."""
+    """Return the name of a publication's repository on the hub."""
     return f"{section['hub']}-{publication.slug}"
 
 
 def branch_of(section: Mapping, publication: Publication) -> str:
-    """Return the branch that takes a publication: checkpoints have one of their own, beside that of the models."""
+    """Return the branch of a publication; that of checkpoints is not the branch of models."""
     branch = section["branch"]
     if not publication.step:
         return branch
@@ -207,23 +204,23 @@ def branch_of(section: Mapping, publication: Publication) -> str:
 
 
 def published_before(publication: Publication, published: Mapping[str, Publication]) -> list[str]:
-    """Return the name of what has to be on the hub before an artifact.
+    """Return the name of the publication that must be on the hub before another one, if any, as a list.
 
-    Checkpoints that open as models go there in order, and the model that the run ends with comes last.
+    Checkpoints that open as models are published in order, and the final model last.
 
-    published  all that is published, by name
+    published  all publications by name
     """
     step = publication.step
     earlier = [
-        made.name
-        for made in published.values()
-        if made.opens and made.slug == publication.slug and (not step or (made.step or 0) < step)
+        candidate.name
+        for candidate in published.values()
+        if candidate.opens and candidate.slug == publication.slug and (not step or (candidate.step or 0) < step)
     ]
     return earlier[-1:]
 
 
 def check_publish(outline: Outline) -> None:
-    """Check names of artifacts and repositories, and that checkpoints are there to be published. Raises UserError."""
+    """Check names of artifacts and repositories, and that published checkpoints are kept. Raises UserError."""
     section = outline.config.get("publish")
     if section is None:
         return
@@ -246,10 +243,10 @@ def check_publish(outline: Outline) -> None:
 
 
 def check_sync(sync: str, run: Run) -> None:
-    """Check that a run has the checkpoints that are published while it trains. Raises UserError."""
+    """Check that a run keeps the checkpoints that are published while it trains. Raises UserError."""
     keep = run.recipe["keep_checkpoints"]
-    kept = checkpoint_period(keep, len(run.segment_ends))
-    if period_of(sync) % kept and period_of(sync) < len(run.segment_ends):
+    kept_period = checkpoint_period(keep, len(run.segment_ends))
+    if period_of(sync) % kept_period and period_of(sync) < len(run.segment_ends):
         raise UserError(
             f"publish.sync is {sync}, but {run.key}.keep_checkpoints is {keep}, which deletes some of these "
             "checkpoints; allowed: every Nth checkpoint that is kept."
@@ -268,13 +265,13 @@ def archive_of(config: Mapping) -> str:
 
 
 def kept_of(run: Run) -> dict[str, Any]:
-    """Return the keys of a run's config that the history keeps: those that decide the training."""
+    """Return the entry of a run in the history: stage, name, and the keys of its recipe that decide the training."""
     keys = ("base", "steps", "learning_rate", "schedule", *run.step_keys)
     recipe = {key: run.recipe[key] for key in keys if key in run.recipe}
     return {"stage": run.stage, "name": run.name, "recipe": recipe}
 
 
-# What a card says of how a model was trained, where its run has the key.
+# Keys of a run that its card shows.
 TRAINING_KEYS = (
     *("backend", "method", *LORA_KEYS, "steps", "batch_size", "sequence_length", "packing", "learning_rate"),
     *("schedule", "optimizer", "masking", "precision", "mesh", "seed"),
@@ -282,54 +279,53 @@ TRAINING_KEYS = (
 
 
 def facts_of(publication: Publication, evaluations: Evaluations) -> dict[str, str | list[str]]:
-    """Return the files that a card is made of, by name."""
+    """Return the files from which a card is made, by name."""
     if publication.kind == "tokenizer":
         return {"metrics": "<results>/tokenizer/metrics.json", "corpus": "<results>/corpus/corpus.json"}
     run = publication.run
     records = run.records if run else publication.records
     assert records is not None
-    found: dict[str, str | list[str]] = {"manifest": records.manifest}
+    files: dict[str, str | list[str]] = {"manifest": records.manifest}
     if not records.external_files:
-        found["corpus"] = f"<results>/{records.collection}/corpus.json"
+        files["corpus"] = f"<results>/{records.collection}/corpus.json"
     if run and publication.step:
-        found["state"] = run.checkpoint(publication.step)["state"]
+        files["state"] = run.checkpoint(publication.step)["state"]
     elif run:
-        found |= {name: f"{run.folder}/{file}" for name, file in SEGMENT_FILES.items()}
-        found |= {"metrics": f"{run.folder}/metrics.json", "state": run.state}
-        found["states"] = run.in_every_checkpoint(CHECKPOINT_FILES["state"])
-        found["scores"] = evaluations.of_model(run.path)
-    return found
+        files |= {name: f"{run.folder}/{file}" for name, file in SEGMENT_FILES.items()}
+        files |= {"metrics": f"{run.folder}/metrics.json", "state": run.state}
+        files["states"] = run.in_every_checkpoint(CHECKPOINT_FILES["state"])
+        files["scores"] = evaluations.of_model(run.path)
+    return files
 
 
 def card_recipe(publication: Publication, outline: Outline) -> dict:
     """Return the recipe of a card.
 
-    name, kind, license (or None); source, where the artifact is to be loaded from: its repository, or its folder; of a
-    tokenizer, where it is from; of a model, its sizes or the one that it starts from, and how it was trained; of a
-    tuned one, its base; of a checkpoint on the hub, revision and subfolder
+    name, kind, license (or None); source, the repository or folder from which the artifact is loaded; for a tokenizer,
+    its section; for a model, training, and model or init; for a finetuned model, base; for a checkpoint on the hub,
+    revision and subfolder
     """
     config, run = outline.config, publication.run
     section = config.get("publish", {})
-    kept: dict = {"name": publication.name, "kind": publication.kind, "source": source_of(publication, config)}
-    kept["license"] = section.get("license")
+    recipe: dict = {"name": publication.name, "kind": publication.kind, "source": source_of(publication, config)}
+    recipe["license"] = section.get("license")
     if publication.kind == "tokenizer":
-        return kept | {"tokenizer": {key: value for key, value in config["tokenizer"].items() if key != "compare_with"}}
+        return recipe | {
+            "tokenizer": {key: value for key, value in config["tokenizer"].items() if key != "compare_with"}
+        }
     if run is None:
-        return kept
+        return recipe
     if publication.step and "hub" in section:
-        kept |= {"revision": branch_of(section, publication), "subfolder": checkpoint_folder(publication.step)}
+        recipe |= {"revision": branch_of(section, publication), "subfolder": checkpoint_folder(publication.step)}
     unused = () if run.backend == "jax" else ("mesh",)
-    kept["training"] = {key: run.recipe[key] for key in TRAINING_KEYS if key in run.recipe and key not in unused}
+    recipe["training"] = {key: run.recipe[key] for key in TRAINING_KEYS if key in run.recipe and key not in unused}
     if run.stage == "finetune":
-        return kept | {"base": base_of(run, outline)}
-    return kept | {key: run.recipe[key] for key in ("model", "init") if key in run.recipe}
+        return recipe | {"base": base_of(run, outline)}
+    return recipe | {key: run.recipe[key] for key in ("model", "init") if key in run.recipe}
 
 
 def base_of(run: Run, outline: Outline) -> dict:
-    """Return the base of a tuned model: its name, what keras-hub and transformers load it by, its name on the hub.
-
-    The last two are None where they are not known.
-    """
+    """Return the base of a finetuned model: name; preset, for keras-hub; transformers and hub, None if not known."""
     name = run.recipe["base"]
     if "preset" in run.base:
         hub = hub_base(run)["hub_name"]
@@ -341,14 +337,14 @@ def base_of(run: Run, outline: Outline) -> dict:
 
 
 def hub_base(run: Run) -> dict:
-    """Return name and revision on the hub of a run's base model; the name is None for one from elsewhere."""
+    """Return name and revision on the hub of a run's base model; the name is None for a model that is not there."""
     preset = run.base.get("preset", "")
     name = preset.removeprefix("hf://") if preset.startswith("hf://") else None
     return {"hub_name": name, "hub_revision": run.base.get("revision")}
 
 
 def source_of(publication: Publication, config: Mapping) -> str:
-    """Return the name by which libraries load an artifact: its repository, or its folder."""
+    """Return the repository or the folder from which libraries load an artifact."""
     section = config.get("publish", {})
     if "hub" not in section:
         return f"results/{publication.files.get('', publication.card)}"

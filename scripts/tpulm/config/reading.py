@@ -1,4 +1,4 @@
-"""Read and complete the config; every mistake ends in one sentence before any job starts."""
+"""Read, check and complete the config: each mistake is a UserError before any job starts."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ SCHEMA = Path(__file__).parents[3] / "schemas" / "config.schema.yaml"
 
 
 def read_yaml(path: str | Path) -> Any:
-    """Read YAML 1.2, where 1e-4 is a number and `yes` is text. Raises UserError for what is no YAML."""
+    """Return the content of a YAML 1.2 file, where 1e-4 is a number and `yes` is text. Raises UserError."""
     name = from_workflow(path)
     try:
         with open(path, encoding="utf-8") as file:
@@ -49,17 +49,17 @@ def read_yaml(path: str | Path) -> Any:
 
 @cache
 def schema() -> dict:
-    """Return the schema of the config; not to be changed.
+    """Return the schema of the config, which must not be changed.
 
-    Read by PyYAML, whose parser is in C: every start of Snakemake reads it. It must mean the same in YAML 1.1.
+    PyYAML reads it, since its parser is in C. So the file must mean the same in YAML 1.1.
     """
     return yaml.load(SCHEMA.read_bytes(), yaml.CSafeLoader)
 
 
 def read_config(paths: Sequence[str | Path], overrides: dict) -> dict:
-    """Return the config of the YAML files `paths`, later ones over earlier ones, with `overrides` over all.
+    """Return the completed config of YAML files, later ones over earlier ones, with `overrides` over all.
 
-    Defaults are filled in. Raises UserError at the first thing that is wrong.
+    Raises UserError for the first mistake.
     """
     config: dict = {}
     for path in paths:
@@ -88,20 +88,20 @@ def complete(config: dict, source: str) -> dict:
     return in_order(filled)
 
 
-def open_as_tuned(config: dict, given: Mapping) -> None:
-    """Let each base model that is fetched be opened as the runs that tune it, where it does not say how itself.
+def open_as_tuned(config: dict, sections: Mapping) -> None:
+    """Set the keys that open a fetched base model to those of the runs that tune it, unless the config has them.
 
-    given  the section `base` without defaults
+    sections  the section `base` without defaults
 
-    Raises UserError where a task of the harness asks it, and its runs differ in what changes scores.
+    Raises UserError if its runs differ in these keys, and a task of the harness scores it.
     """
     for name, base in config["base"].items():
         if "preset" not in base:
             continue
         runs = {key: run for key, run in sorted(config["finetune"]["runs"].items()) if run["base"] == name}
         (first, recipe), *others = runs.items() if runs else [("", base)]
-        absent = [key for key in FETCHED_KEYS if key not in given[name]]
-        differing = {key: other for key in absent for other, run in others if run[key] != recipe[key]}
+        absent = [key for key in FETCHED_KEYS if key not in sections[name]]
+        differing = {key: second for key in absent for second, run in others if run[key] != recipe[key]}
         if differing and config["evaluation"]["harness"]:
             raise UserError(
                 f"base.{name} lacks {', '.join(differing)}, by which evaluation.harness opens the model; "
@@ -112,7 +112,7 @@ def open_as_tuned(config: dict, given: Mapping) -> None:
 
 
 def in_order(value: Any) -> Any:
-    """Return `value` with the keys of its mappings sorted: their order in the file says nothing, and must not rerun."""
+    """Return `value` with the keys of its mappings sorted, so that their order in the file reruns nothing."""
     if isinstance(value, dict):
         return {key: in_order(value[key]) for key in sorted(value)}
     return [in_order(item) for item in value] if isinstance(value, list) else value

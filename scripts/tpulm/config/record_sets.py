@@ -1,4 +1,4 @@
-"""Sets of records: which there are, where they lie, and how the documents of a text become records.
+"""Sets of records: which a config has, their files, and how the documents of a text become records.
 
 A set is one folder: the shards of its splits and a manifest. Runs that read the same records share a set.
 """
@@ -21,14 +21,14 @@ class RecordSet:
 
     folder           below results/
     collection       the text: a folder below results/
-    base             whose vocabulary it is: a name under base; None for the tokenizer of the masked models
+    base             name under base that has the vocabulary; None for the tokenizer of the masked models
     sequence_length  tokens of a record that a model reads
     packing          how documents become records: concat, segments or pad
-    counts           files of each split that are written here
-    shards_key, length_key   how the config names shards and sequence_length
-    responses        whether records say which tokens belong to a response: those of a text that has responses do
+    counts           number of shards of each split that are written here
+    shards_key, length_key   keys of the config for shards and sequence_length
+    responses        whether records mark the tokens of responses, as for a text with responses
     chat             whether a chat template has written documents of the text
-    globs            of the files of each split, a shard each, where they are not made of the text
+    globs            globs of each split's external files, a shard each; empty for records of the text
     """
 
     folder: str
@@ -45,12 +45,12 @@ class RecordSet:
 
     @cached_property
     def external_files(self) -> dict[str, tuple[str, ...]]:
-        """The files of each split that are not made of the text. Raises UserError as `shard_files` does."""
+        """The external files of each split. Raises UserError as `shard_files` does."""
         return shard_files(self.globs) if self.globs else {}
 
     @cached_property
     def shards(self) -> Mapping[str, int]:
-        """How many files each split has. Raises UserError as `shard_files` does."""
+        """The number of shards of each split. Raises UserError as `shard_files` does."""
         return {split: len(files) for split, files in self.external_files.items()} or self.counts
 
     @property
@@ -68,7 +68,7 @@ class RecordSet:
 
     @cached_property
     def files(self) -> list[str]:
-        """The files of all shards below the folder: records, and the index that says where each begins."""
+        """The files of all shards below the folder: records, and the index of their offsets."""
         names = (name for split in self.names.values() for name in split)
         return [name + extension for name in names for extension in (".tfrecord", ".index")]
 
@@ -79,12 +79,12 @@ class RecordSet:
 
     @property
     def token_counts(self) -> str:
-        """The file that says how often the training split has each token."""
+        """The file with the frequencies of tokens in the training split."""
         return f"<results>/{self.folder}/token_counts.npy"
 
     @property
     def layout(self) -> dict:
-        """What the jobs that write records take of the set."""
+        """The recipe of the jobs that write the records."""
         return {
             "sequence_length": self.sequence_length,
             "tokens_per_record": self.tokens_per_record,
@@ -97,7 +97,7 @@ class RecordSet:
 
     @property
     def loss(self) -> dict:
-        """What training steps and manifests take of it: nothing where all tokens are predicted."""
+        """The key `responses` of training steps and manifests; empty if all tokens are predicted."""
         return {"responses": True} if self.responses else {}
 
 
@@ -120,8 +120,8 @@ def masked_records(config: Mapping) -> RecordSet:
 def corpus_records(config: Mapping, base: str, sequence_length: int) -> RecordSet:
     """Return the records of the corpus in the vocabulary of a base model.
 
-    A model that is trained here is trained on them, if the length is its own. Otherwise they only measure what
-    finetuning has forgotten, which takes the validation split.
+    A base model of this sequence length is trained on them. Otherwise only the validation split is written, which
+    measures what finetuning has forgotten.
     """
     recipe = config["base"][base]
     packing = recipe["packing"] if "model" in recipe else "concat"
@@ -146,7 +146,7 @@ def causal_records(
     shards: Mapping[str, int],
     shards_key: str,
 ) -> RecordSet:
-    """Return records for causal models; the folder names all that they depend on but text and vocabulary."""
+    """Return records for causal models."""
     text = config["corpus"] if collection == "corpus" else config["finetune"]["text"]
     return RecordSet(
         folder=f"tokens/{base}/{collection}/{packing}-{sequence_length}",
@@ -163,7 +163,7 @@ def causal_records(
 
 
 def no_records() -> list[str]:
-    """Say that a config has no records: a UserError."""
+    """Raise UserError: the config has no records."""
     raise UserError(
         "the config defines no records; for masked models, add the section tfrecords, such as "
         "tfrecords: {sequence_length: 128}, and for causal models a run under base or finetune.runs."
@@ -171,23 +171,24 @@ def no_records() -> list[str]:
 
 
 def shard_files(files: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """Return the files of each split in the order of their names; what tfrecords.files says, by split.
+    """Return the files of each split, sorted; files  globs by split, see tfrecords.files.
 
-    Raises UserError for a glob without files, and for a file that is in two splits.
+    Raises UserError for a glob without files, and for a file in two splits.
     """
-    found = {
-        split: tuple(sorted({path for one in files[split] for path in files_matching(split, one)})) for split in SPLITS
+    matches = {
+        split: tuple(sorted({path for pattern in files[split] for path in files_matching(split, pattern)}))
+        for split in SPLITS
     }
     seen: dict[str, str] = {}
-    for split, paths in found.items():
+    for split, paths in matches.items():
         for path in paths:
-            other = seen.setdefault(os.path.normpath(path), split)
-            if other != split:
+            earlier = seen.setdefault(os.path.normpath(path), split)
+            if earlier != split:
                 raise UserError(
-                    f"tfrecords.files: {path} is in {other} and in {split}; allowed: each file in one split, because "
+                    f"tfrecords.files: {path} is in {earlier} and in {split}; allowed: each file in one split, because "
                     "models are evaluated on records that they are not trained on."
                 )
-    return found
+    return matches
 
 
 def files_matching(split: str, pattern: str) -> list[str]:
@@ -203,7 +204,7 @@ def files_matching(split: str, pattern: str) -> list[str]:
 
 
 def check_records_elsewhere(config: Mapping) -> None:
-    """Check what external records need: the tokenizer that they were made with. Raises UserError."""
+    """Check that external records have a pretrained tokenizer and a packing without segments. Raises UserError."""
     if config.get("tfrecords", {}).get("source") != "files":
         return
     if "pretrained" not in config["tokenizer"]:

@@ -1,4 +1,4 @@
-"""What the report's page and `snakemake compare` take of the config: runs, texts, records, models."""
+"""The recipe of the report's page, the comparisons of models, and the check of published figures."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ def page_recipe(outline: Outline, rules: Mapping[str, str], prefixed: Callable[[
     """Return the recipe of the report's page.
 
     rules     the stage of each rule, by its name
-    prefixed  gives a path the prefix of the module that this workflow is, if it is one
+    prefixed  returns a path with the prefix of the module that this workflow is, if it is one
     """
     config = outline.config
     return {
@@ -32,12 +32,9 @@ def page_recipe(outline: Outline, rules: Mapping[str, str], prefixed: Callable[[
 
 
 def page_run(run: Run, prefixed: Callable[[str], str]) -> dict[str, Any]:
-    """Return stage, name, label, key and rate of a run, its folder below results/, the log that grows while it trains.
-
-    key  where it is in the config. Of a finetuned model also base, the label of what it was made of.
-    """
-    of = {"base": f"base/{run.recipe['base']}"} if run.stage == "finetune" else {}
-    return of | {
+    """Return the part of a page's recipe for a run; log  grows while it trains, base  label of its base model."""
+    base = {"base": f"base/{run.recipe['base']}"} if run.stage == "finetune" else {}
+    return base | {
         "stage": run.stage,
         "name": run.name,
         "label": run.path,
@@ -51,34 +48,33 @@ def page_run(run: Run, prefixed: Callable[[str], str]) -> dict[str, Any]:
 def comparisons(config: Mapping, models: Iterable[Model]) -> list[dict[str, Any]]:
     """Return the comparisons: names of two models, first and second, and the runs of each, firsts and seconds.
 
-    Those that evaluation.compare names; if it names none, every model with the first one of its stage, and every
-    finetuned model with its base model.
-    Raises UserError for a name that no model has.
+    evaluation.compare names them. By default, every model is compared with the first one of its stage, and every
+    finetuned model with its base model. Raises UserError for a name that no model has.
     """
     runs = list(models)
-    # The models that are repetitions of each other, with other seeds, by the name of all: STAGE/RUN.
+    # Models that differ in their seeds only, by the name of the group: STAGE/RUN.
     groups = {
         f"{group[0].stage}/{group_name([run.name for run in group])}": [run.path for run in group]
         for group in repetitions(runs)
     }
-    asked = [tuple(pair) for pair in config["evaluation"]["compare"]] or list(usual(runs, groups))
+    pairs = [tuple(pair) for pair in config["evaluation"]["compare"]] or list(usual(runs, groups))
     single = {run.path: [run.path] for run in runs} | groups
-    for name in (name for pair in asked for name in pair):
+    for name in (name for pair in pairs for name in pair):
         if name not in single:
             raise UserError(
                 f"evaluation.compare has {describe(name)}; allowed: {', '.join(sorted(single)) or 'none: no runs'}."
             )
     return [
         {"first": first, "second": second, "firsts": single[first], "seconds": single[second]}
-        for first, second in asked
+        for first, second in pairs
     ]
 
 
 def usual(runs: list[Model], groups: Mapping[str, list[str]]) -> Iterable[tuple[str, str]]:
-    """Yield the names of models that are compared if the config names none."""
+    """Yield the names of two models for each comparison that is made by default."""
     for stage in STAGES:
         first, *others = [name for name in groups if name.startswith(f"{stage}/")] or [""]
-        yield from ((first, other) for other in others)
+        yield from ((first, second) for second in others)
     group_of = {model: name for name, models in groups.items() for model in models}
     pairs = [
         (group_of[f"base/{run.recipe['base']}"], group_of[run.path])
@@ -89,16 +85,13 @@ def usual(runs: list[Model], groups: Mapping[str, list[str]]) -> Iterable[tuple[
 
 
 def folders_compared(pairs: Iterable[Mapping], evaluations: Evaluations) -> list[tuple[str, str]]:
-    """Return each model that is compared, STAGE/RUN, with each of its folders of scores: of text, tasks, the harness.
-
-    pairs  see `comparisons`
-    """
+    """Return each compared model, STAGE/RUN, with each of its folders of scores; pairs  see `comparisons`."""
     models = dict.fromkeys(model for pair in pairs for model in pair["firsts"] + pair["seconds"])
     return [(model, str(Path(file).parent)) for model in models for file in evaluations.of_model(model)]
 
 
 def check_published(runs: Iterable[Run], config: Mapping) -> None:
-    """Check that the figures of published runs are figures that these runs have."""
+    """Check that runs have the figures that the config gives of their publications. Raises UserError."""
     for run in runs:
         published, where = run.recipe.get("published", {}), f"{run.key}.published"
         last = published.get("last_steps", 1)
@@ -107,10 +100,10 @@ def check_published(runs: Iterable[Run], config: Mapping) -> None:
         figures = [*PUBLISHED_FIGURES, *(["answers"] if run.stage == "mlm" else [])]
         if published and not any(key in published for key in figures):
             raise UserError(f"{where} has no figure; allowed: {', '.join(figures)}.")
-        asked = config["prompts"]["fill_mask"]
+        prompts = config["prompts"]["fill_mask"]
         for prompt in published.get("answers", {}):
-            if prompt not in asked:
-                allowed = ", ".join(map(describe, asked)) or "none, because there are none"
+            if prompt not in prompts:
+                allowed = ", ".join(map(describe, prompts)) or "none, because there are none"
                 raise UserError(f"{where}.answers has {describe(prompt)}; allowed: prompts.fill_mask: {allowed}.")
         for key in published.get("differs", {}):
             if key not in published or key not in PUBLISHED_FIGURES:

@@ -1,4 +1,4 @@
-"""The config against its schema: the first error in one sentence, then the defaults."""
+"""Validate a config by its schema, convert its numbers, and fill in its defaults."""
 
 import contextlib
 import copy
@@ -18,20 +18,20 @@ DEEPEST = 20  # levels of a config
 def only_with(
     validator: Validator, rules: dict, instance: object, schema: dict
 ) -> Iterator[jsonschema.ValidationError]:
-    """Yield an error for each key that is given although another key of its mapping has a value that does not use it.
+    """Yield an error for each key that is present although the value of another key excludes it.
 
-    rules  by key: the other key, and the values with which the key is used
+    rules  by key: the other key, and the values that allow the key
     """
     if not isinstance(instance, dict):
         return
     for key, rule in rules.items():
-        for other, values in rule.items():
-            part = schema["properties"][other]
-            value = instance.get(other, part.get("default"))
-            # What is no value of the other key has an error of its own.
+        for other_key, values in rule.items():
+            part = schema["properties"][other_key]
+            value = instance.get(other_key, part.get("default"))
+            # An invalid value of the other key has an error of its own.
             if key in instance and value in part["enum"] and value not in values:
-                owners = " or ".join(f"{other}: {owner}" for owner in values)
-                problem = f"is given with {other}: {value}; it is allowed with {owners}."
+                owners = " or ".join(f"{other_key}: {owner}" for owner in values)
+                problem = f"is given with {other_key}: {value}; it is allowed with {owners}."
                 yield jsonschema.ValidationError(problem, path=[key])
 
 
@@ -39,7 +39,7 @@ ConfigValidator = jsonschema.validators.extend(jsonschema.Draft202012Validator, 
 
 
 def validate(config: dict, schema: dict) -> None:
-    """Check `config`, as it was given, against `schema`. Raises UserError for the first error in the order of keys."""
+    """Check a config without defaults by `schema`. Raises UserError for the first error in the order of keys."""
     check_plain(config)
     errors = sorted(
         ConfigValidator(schema).iter_errors(config),
@@ -50,9 +50,9 @@ def validate(config: dict, schema: dict) -> None:
 
 
 def check_plain(value: object, path: tuple = ()) -> None:
-    """Check that a config is made of what JSON knows, with numbers that 64 bits hold. Raises UserError.
+    """Check that a config has only types of JSON, and numbers that 64 bits hold. Raises UserError.
 
-    YAML knows more: keys that are no text, dates, binary data, infinity, a list that holds itself.
+    YAML has others: keys that are not text, dates, binary data, infinity, a list that holds itself.
     """
     if len(path) > DEEPEST:
         raise UserError(f"{dotted(path[:3])} is nested deeper than {DEEPEST} levels.")
@@ -65,7 +65,7 @@ def check_plain(value: object, path: tuple = ()) -> None:
         for index, inner in enumerate(value):
             check_plain(inner, (*path, index))
     elif isinstance(value, int | float):
-        if not abs(value) < 2**63:  # also where it is no number
+        if not abs(value) < 2**63:  # true for NaN, too
             raise UserError(f"{dotted(path)} is {describe(value)}; allowed: a finite number of 64 bits.")
     elif value is not None and not isinstance(value, str):
         raise UserError(
@@ -77,14 +77,14 @@ FLOATS, INTEGERS = ("number", ["number", "null"]), ("integer", ["integer", "null
 
 
 def resolve(schema: dict, root: dict) -> dict:
-    """Return `schema` with what it refers to in `root` merged in; its own keywords win."""
+    """Return `schema` merged over the definition in `root` that it refers to."""
     if "$ref" not in schema:
         return schema
     return root["$defs"][schema["$ref"].removeprefix("#/$defs/")] | schema
 
 
 def typed(schema: dict, value: Any, root: dict) -> Any:
-    """Return `value` with text that reads as a number as one, where the schema allows no text.
+    """Return `value` with text converted to numbers where it reads as one and the schema allows no text.
 
     Snakemake reads --config and the config of a module by YAML 1.1, in which 1e-4 is text.
     """
@@ -92,8 +92,10 @@ def typed(schema: dict, value: Any, root: dict) -> Any:
     choices = [schema, *(resolve(part, root) for key in ("anyOf", "oneOf") for part in schema.get(key, []))]
     if isinstance(value, dict):
         properties = {key: part for choice in choices for key, part in choice.get("properties", {}).items()}
-        others = next((part for one in choices if isinstance(part := one.get("additionalProperties"), dict)), {})
-        return {key: typed(properties.get(key, others), item, root) for key, item in value.items()}
+        additional = next(
+            (part for choice in choices if isinstance(part := choice.get("additionalProperties"), dict)), {}
+        )
+        return {key: typed(properties.get(key, additional), item, root) for key, item in value.items()}
     if isinstance(value, list):
         items: dict = next((choice["items"] for choice in choices if "items" in choice), {})
         return [typed(items, item, root) for item in value]
@@ -105,14 +107,14 @@ def typed(schema: dict, value: Any, root: dict) -> Any:
 
 
 def allows_text(schema: dict) -> bool:
-    """Return whether text is valid by a schema, as far as its own type says."""
-    return "string" in schema.get("type", ()) or any(isinstance(one, str) for one in schema.get("enum", ()))
+    """Return whether the type or the values of a schema allow text."""
+    return "string" in schema.get("type", ()) or any(isinstance(value, str) for value in schema.get("enum", ()))
 
 
 def fill(schema: dict, value: Any, root: dict) -> Any:
-    """Return `value`, which is valid by `schema`, with the defaults of absent keys; mappings are changed in place.
+    """Return a valid `value` with the defaults of absent keys; mappings are changed in place.
 
-    Numbers get the type that the schema names: 1 and 1.0 mean the same, and must not make anything stale.
+    Numbers get the type of the schema, so that writing 1 for 1.0 makes nothing stale.
     """
     schema = resolve(schema, root)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Sweeps: a run of the config with lists of values in place of one becomes a run for each combination of them."""
+"""Sweeps: expand runs with lists of values to a run for each combination, and group runs that repeat each other."""
 
 import copy
 import itertools
@@ -14,18 +14,18 @@ from tpulm.specs.recipes import differing
 
 KEY = "sweep"
 MOST = 1000  # runs of a sweep
-# Keys by which repetitions of a run differ, or which say nothing of what it computes.
+# Keys in which repetitions of a run may differ: they do not change what it computes, the seed aside.
 IGNORED = ("seed", "resources", "published")
 LONGEST = 64  # name of a run, see $defs/name of the schema
 
 
 def expand(config: dict) -> dict:
-    """Return a config, as it was given, with the runs of its sweeps in place of those that have a sweep.
+    """Return a config without defaults, each run with a sweep replaced by the runs of the sweep.
 
     A run `tiny` with `sweep: {learning_rate: [1e-4, 3e-4], seed: [0, 1]}` becomes tiny-learning_rate-1e-4-seed-0 and
-    so on; a key such as optimizer.weight_decay is one of a mapping. What is no mapping is left to the schema.
+    so on; a key such as optimizer.weight_decay is one of a mapping. The schema reports a section that is no mapping.
 
-    Raises UserError for a sweep that is none, and for names that stand already.
+    Raises UserError for an invalid sweep, and for names that exist already.
     """
     config = dict(config)
     for stage in ("mlm", "finetune"):
@@ -38,17 +38,17 @@ def expand(config: dict) -> dict:
 
 
 def expanded(where: str, runs: dict) -> dict:
-    """Return runs by name, those of sweeps included; `where` is the key that holds them. Raises UserError."""
-    found = {name: recipe for name, recipe in runs.items() if not (isinstance(recipe, dict) and KEY in recipe)}
-    for name in (name for name in runs if name not in found):
+    """Return recipes of runs by name, with sweeps expanded; where  key of the section. Raises UserError."""
+    recipes = {name: recipe for name, recipe in runs.items() if not (isinstance(recipe, dict) and KEY in recipe)}
+    for name in (name for name in runs if name not in recipes):
         for variant, recipe in variants(f"{where}.{name}", str(name), runs[name]):
-            if variant in found:
+            if variant in recipes:
                 raise UserError(
                     f"{where}.{name}.{KEY} creates a run named {variant}, but {where} already has a run of this name; "
                     "rename one of them."
                 )
-            found[variant] = recipe
-    return found
+            recipes[variant] = recipe
+    return recipes
 
 
 def variants(where: str, name: str, recipe: dict) -> Iterator[tuple[str, dict]]:
@@ -66,20 +66,20 @@ def variants(where: str, name: str, recipe: dict) -> Iterator[tuple[str, dict]]:
 
 
 def checked(where: str, sweep: Any) -> dict[str, list]:
-    """Return a sweep as it was given. Raises UserError where it is no mapping of keys to lists of different values."""
+    """Return a sweep. Raises UserError unless it maps keys to lists of different values."""
     if not isinstance(sweep, dict) or not sweep:
-        found = "empty" if sweep == {} else describe(sweep)
-        raise UserError(f"{where} is {found}; allowed: lists of values by key, such as {{seed: [0, 1, 2]}}.")
+        problem = "empty" if sweep == {} else describe(sweep)
+        raise UserError(f"{where} is {problem}; allowed: lists of values by key, such as {{seed: [0, 1, 2]}}.")
     count = 1
     for key, values in sweep.items():
         if not isinstance(values, list) or not values:
-            found = "an empty list" if values == [] else describe(values)
-            raise UserError(f"{where}.{key} is {found}; allowed: a list of values, such as [0, 1, 2].")
+            problem = "an empty list" if values == [] else describe(values)
+            raise UserError(f"{where}.{key} is {problem}; allowed: a list of values, such as [0, 1, 2].")
         names = [in_a_name(value) for value in values]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice or any(isinstance(value, dict) for value in values):
-            found = f"{twice} twice" if twice else "a mapping"
-            raise UserError(f"{where}.{key} holds {found}; allowed: numbers, texts and lists, without duplicates.")
+            problem = f"{twice} twice" if twice else "a mapping"
+            raise UserError(f"{where}.{key} holds {problem}; allowed: numbers, texts and lists, without duplicates.")
         count *= len(values)
     if count > MOST:
         raise UserError(f"{where} creates {count:,} runs; allowed: at most {MOST:,}.")
@@ -87,7 +87,7 @@ def checked(where: str, sweep: Any) -> dict[str, list]:
 
 
 def put(recipe: dict, path: list[str], value: Any, where: str) -> None:
-    """Set a value in a recipe, at a path of keys. Raises UserError where there is no mapping to set it in."""
+    """Set a value in a recipe, at a path of keys. Raises UserError if one of them is not a mapping."""
     for key in path[:-1]:
         recipe = recipe.setdefault(key, {})
         if not isinstance(recipe, dict):
@@ -96,7 +96,7 @@ def put(recipe: dict, path: list[str], value: Any, where: str) -> None:
 
 
 def in_a_name(value: Any) -> str:
-    """Return a value as it stands in the name of a run: 1e-4, 0_15 for 0.15, 1x8 for a list."""
+    """Return a value as a part of a run's name: 1e-4, 0_15 for 0.15, 1x8 for a list."""
     if isinstance(value, list):
         return "x".join(map(in_a_name, value))
     if isinstance(value, float):
@@ -116,32 +116,32 @@ def short_number(value: float) -> str:
 
 
 def repetitions(runs: Iterable[Model]) -> list[list[Model]]:
-    """Return runs in groups that differ by nothing but IGNORED, in their order."""
+    """Return runs in groups whose recipes differ only in the keys IGNORED, in the order of the runs."""
     groups: dict[str, list[Model]] = {}
     for run in runs:
-        kept = {key: value for key, value in run.recipe.items() if key not in IGNORED}
-        groups.setdefault(f"{run.stage} {json.dumps(kept, sort_keys=True)}", []).append(run)
+        settings = {key: value for key, value in run.recipe.items() if key not in IGNORED}
+        groups.setdefault(f"{run.stage} {json.dumps(settings, sort_keys=True)}", []).append(run)
     return list(groups.values())
 
 
 def groups_of(runs: Iterable[Model]) -> list[dict[str, Any]]:
-    """Return of each group of `repetitions` its stage, name, how many runs it has, and its settings.
+    """Return stage, name, number of runs and settings of each group of `repetitions`.
 
-    Settings are what the groups of a stage do not have in common, by dotted key.
+    settings  values by dotted key that differ between the groups of a stage
     """
-    found = []
+    rows = []
     groups = repetitions(runs)
     for stage in dict.fromkeys(group[0].stage for group in groups):
-        own = [group for group in groups if group[0].stage == stage]
-        settings = differing([{k: v for k, v in group[0].recipe.items() if k not in IGNORED} for group in own])
-        found += [
+        stage_groups = [group for group in groups if group[0].stage == stage]
+        settings = differing([{k: v for k, v in group[0].recipe.items() if k not in IGNORED} for group in stage_groups])
+        rows += [
             {"stage": stage, "name": group_name([run.name for run in group]), "runs": len(group), "settings": differ}
-            for group, differ in zip(own, settings, strict=True)
+            for group, differ in zip(stage_groups, settings, strict=True)
         ]
-    return found
+    return rows
 
 
 def group_name(names: list[str]) -> str:
-    """Return the name of a group of runs: that of the runs, without the seed where a sweep made them."""
+    """Return the name of a group of runs: their common name without the seed of a sweep, or else all names."""
     common = {re.sub(r"-seed-\d+", "", name) for name in names}
     return common.pop() if len(common) == 1 else ", ".join(names)

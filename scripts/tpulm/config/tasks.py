@@ -1,4 +1,4 @@
-"""Tasks that masked models are finetuned on: what the config says of each, on which models, what is wrong with it."""
+"""Tasks that masked models are finetuned on: their recipes, models, runs and checks."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from tpulm.specs.recipes import given, pick
 FOLDER = f"<results>/{TASKS}"
 # Keys of a task that decide what a training step computes.
 TASK_KEYS = ("predict", "sequence_length", "batch_size", "optimizer", "precision", "mesh")
-# Keys of every run that a task does not have: what trains is small.
+# Keys of every run that tasks do not have, since their training is small.
 FIXED: dict[str, Any] = {
     "microbatches": 1,
     "steps_per_execution": 1,
@@ -28,7 +28,7 @@ FIXED: dict[str, Any] = {
     "patience": None,
     "profile": {},
 }
-# The metrics that fit what is predicted; the first one is the default.
+# Metrics by `predict`; the first one is the default.
 METRICS = {CLASS: ("accuracy", "f1", "matthews"), NUMBER: ("pearson", "spearman")}
 
 
@@ -36,9 +36,9 @@ METRICS = {CLASS: ("accuracy", "f1", "matthews"), NUMBER: ("pearson", "spearman"
 class Task:
     """A task of the config.
 
-    recipe  what the config says of it
-    masked  the masked models of the config by path, pretrained ones, too
-    tasks   every task by name
+    recipe  its entry in the config
+    masked  masked models of the config by path, pretrained ones included
+    tasks   all tasks by name
     """
 
     name: str
@@ -48,54 +48,54 @@ class Task:
 
     @property
     def key(self) -> str:
-        """How the config names it."""
+        """Its key in the config."""
         return f"evaluation.tasks.{self.name}"
 
     @property
     def folder(self) -> str:
-        """Where its examples are."""
+        """The folder of its examples."""
         return f"{FOLDER}/{self.name}"
 
     @property
     def metrics(self) -> list[str]:
-        """What is measured; the first one selects."""
+        """The names of its metrics; the first one selects."""
         return self.recipe.get("metrics", list(METRICS[self.recipe["predict"]][:1]))
 
     @property
     def reading(self) -> dict:
-        """What the job that reads the examples takes of the recipe."""
+        """The recipe of the job that reads the examples."""
         recipe = self.recipe
         keys = {
             "python-modules": ("modules",),
             "files": ("files", "text", "text_pair", "label"),
             "hub": ("dataset", "name", "revision", "splits", "text", "text_pair", "label"),
         }
-        kept = {key: recipe[key] for key in keys[recipe["source"]] if key in recipe}
+        source_keys = {key: recipe[key] for key in keys[recipe["source"]] if key in recipe}
         held_out = {split: share for split, share in recipe["held_out"].items() if split not in self.given_splits}
         if set(held_out) == {"seed"}:
             held_out = {}
-        return {"key": self.key, **pick(recipe, "source", "predict"), "held_out": held_out, **kept}
+        return {"key": self.key, **pick(recipe, "source", "predict"), "held_out": held_out, **source_keys}
 
     @property
     def given_splits(self) -> dict:
-        """The splits that the source has, and what of it each is."""
-        given = self.recipe["splits"] if self.recipe["source"] == "hub" else self.recipe.get("files")
-        return given if isinstance(given, dict) else {"train": given}
+        """The splits of the source by name: files, or a split of a dataset."""
+        splits = self.recipe["splits"] if self.recipe["source"] == "hub" else self.recipe.get("files")
+        return splits if isinstance(splits, dict) else {"train": splits}
 
     @property
     def baselines(self) -> dict:
-        """What the job that makes the baselines without a model takes of the recipe."""
+        """The recipe of the job that computes the baselines without a model."""
         names = [name for name in self.recipe["baselines"] if name != "random_weights"]
         return {"names": names, "predict": self.recipe["predict"]}
 
     @property
     def predicting(self) -> dict:
-        """The part of the recipe for the job that predicts with the chains of a model."""
+        """The recipe of the job that predicts with the chains of a model."""
         return {"key": self.key, **pick(self.recipe, *TASK_KEYS, "host_device_count")}
 
     @property
     def scoring(self) -> dict:
-        """What the job that makes the scores takes of the recipe."""
+        """The recipe of the job that computes the scores."""
         splits = self.given_splits
         return {
             "metrics": self.metrics,
@@ -105,9 +105,9 @@ class Task:
         }
 
     def chains(self, model: Model, end: Model) -> list[Run]:
-        """Return the chains of a model: of its weights, then of random ones where they are a baseline.
+        """Return the chains of a model: from its weights, then from random ones if they are a baseline.
 
-        end  what its run ends with: random weights are the same for each of its checkpoints
+        end  the final model of its run, from which random weights start for all checkpoints
         """
         starts = [(PRETRAINED, model)] + ([(RANDOM, end)] if "random_weights" in self.recipe["baselines"] else [])
         return [
@@ -128,23 +128,24 @@ class Task:
         unknown = model.origin is None and model.vocab_size is None
         start = []
         if "init" in self.recipe and weights == PRETRAINED:
-            other = self.tasks[self.recipe["init"]]
-            first = other.path(model, weights, float(other.recipe["learning_rates"][0]), other.recipe["seeds"][0])
-            start = [checkpoint_of(first, other.recipe["steps"])["best"]]
-        own = {"key": self.key, "path": path, "recipe": recipe, "backend": "jax", "records": None}
+            init_task = self.tasks[self.recipe["init"]]
+            first = init_task.path(
+                model, weights, float(init_task.recipe["learning_rates"][0]), init_task.recipe["seeds"][0]
+            )
+            start = [checkpoint_of(first, init_task.recipe["steps"])["best"]]
+        changes = {"key": self.key, "path": path, "recipe": recipe, "backend": "jax", "records": None}
         return Run(
-            **model.changed(**own, weights=checkpoint_of(path, recipe["steps"])["best"]),
+            **model.changed(**changes, weights=checkpoint_of(path, recipe["steps"])["best"]),
             task=self.name,
             chain={"weights": weights, "rate": rate, "seed": seed},
             step_keys=TASK_KEYS,
-            said={"key": self.key, "seed": seed, "cpu_threads": model.opening["cpu_threads"]},
+            more_recipe={"key": self.key, "seed": seed, "cpu_threads": model.opening["cpu_threads"]},
             init=model.files if weights == PRETRAINED else sizes,
             sizes=sizes,
             start=start,
             described=sizes_of_plan(model, unknown),
             plan_inputs={
                 "manifest": "<results>/tfrecords/manifest.json" if unknown else [],
-                # The config.json of a model from elsewhere.
                 "init": [f"<results>/{model.fetched}/{MODEL_FILES[0]}"] if model.origin else [],
                 "task": f"{self.folder}/task.json",
             },
@@ -152,14 +153,14 @@ class Task:
 
     @cached_property
     def models(self) -> dict[str, Model]:
-        """The models that are finetuned on it, by path: those that the config names, or all that JAX can open."""
+        """The models that are finetuned on it, by path: those that `models` names, by default all that JAX can open."""
         if "models" in self.recipe:
             return {path: self.masked[path] for path in self.recipe["models"]}
         return {path: model for path, model in self.masked.items() if obstacle(model) is None}
 
     @property
     def left_out(self) -> str | None:
-        """A sentence that says which models JAX cannot open, where the config names none; None where it can all."""
+        """A message with the models that are skipped because JAX cannot open them; None without any."""
         skipped = [model.key for path, model in self.masked.items() if path not in self.models]
         if "models" in self.recipe or not skipped:
             return None
@@ -167,15 +168,15 @@ class Task:
 
 
 def sizes_of_plan(model: Model, unknown: bool) -> dict:
-    """Return the sizes that a plan takes of a masked model on a task; none of one whose config.json has them.
+    """Return the sizes of a masked model for the plan of a task; empty if they are in a config.json.
 
-    unknown  whether only the TFRecords' manifest says how large its vocabulary is
+    unknown  whether only the TFRecords' manifest has the size of the vocabulary
     """
     if model.origin:
         return {}
     config = exported_model(model.recipe["model"], model.backend)
-    found = masked_model(config | {"vocab_size": model.vocab_size, "pad_token_id": PAD_ID})
-    return {key: value for key, value in found.items() if key != "vocabulary" or not unknown}
+    sizes = masked_model(config | {"vocab_size": model.vocab_size, "pad_token_id": PAD_ID})
+    return {key: value for key, value in sizes.items() if key != "vocabulary" or not unknown}
 
 
 def every_task(outline: Outline) -> dict[str, Task]:
@@ -188,9 +189,9 @@ def every_task(outline: Outline) -> dict[str, Task]:
 
 
 def sizes_on_jax(model: Model) -> dict:
-    """Return the sizes of a masked model, as it is opened on JAX; none of one whose config.json will have them.
+    """Return the sizes of a masked model on JAX; empty if a config.json will have them.
 
-    Raises UserError where JAX cannot open it.
+    Raises UserError if JAX cannot open it.
     """
     if "model" not in model.recipe:
         return {}
@@ -200,7 +201,7 @@ def sizes_on_jax(model: Model) -> dict:
 
 
 def obstacle(model: Model) -> str | None:
-    """Return why JAX cannot open a masked model, as far as the config tells; None where it can."""
+    """Return why JAX cannot open a masked model, as far as the config has its sizes; None if it can."""
     try:
         sizes_on_jax(model)
     except UserError as error:
@@ -211,7 +212,7 @@ def obstacle(model: Model) -> str | None:
 def check_tasks(outline: Outline, *checks: Callable[[str, dict], None]) -> None:
     """Check every task of a completed config.
 
-    checks  of a run, which take its key and its recipe: a task is one, with its lowest learning rate
+    checks  checks of a run, given its key and recipe: they get the task with its lowest learning rate
     """
     tasks, titles = every_task(outline).values(), dict[str, str]()
     for task in tasks:
@@ -222,13 +223,15 @@ def check_tasks(outline: Outline, *checks: Callable[[str, dict], None]) -> None:
     for task in tasks:
         check_init(task)
         title = task.scoring["title"]
-        if other := titles.get(title):
-            raise UserError(f"{task.key}.title is {describe(title)}, like that of {other}; allowed: a unique title.")
+        if other_key := titles.get(title):
+            raise UserError(
+                f"{task.key}.title is {describe(title)}, like that of {other_key}; allowed: a unique title."
+            )
         titles[title] = task.key
 
 
 def check_task(task: Task) -> None:
-    """Check what a task's keys say together."""
+    """Check the keys of a task against each other."""
     recipe, where = task.recipe, task.key
     allowed = METRICS[recipe["predict"]]
     for metric in task.metrics:
@@ -247,31 +250,31 @@ def check_task(task: Task) -> None:
 
 
 def check_init(task: Task) -> None:
-    """Check that the task that another one starts from leaves one set of weights for each of its models."""
+    """Check that the task named by init has one set of weights for each model of this task."""
     recipe, where = task.recipe, f"{task.key}.init"
     if "init" not in recipe:
         return
     name = recipe["init"]
-    allowed = [other for other, own in task.tasks.items() if other != task.name and "init" not in own.recipe]
+    allowed = [key for key, candidate in task.tasks.items() if key != task.name and "init" not in candidate.recipe]
     if name not in allowed:
         known = ", ".join(allowed) or "none"
         raise UserError(f"{where} is {name}; allowed: another task without this key: {known}.")
-    other = task.tasks[name]
-    rates = other.recipe["learning_rates"]
+    init_task = task.tasks[name]
+    rates = init_task.recipe["learning_rates"]
     if len(rates) > 1:
         raise UserError(f"{where} is {name}, which has {len(rates)} learning_rates; allowed: a task with one.")
-    if recipe["checkpoints"] not in ("best", other.recipe["checkpoints"]):
+    if recipe["checkpoints"] not in ("best", init_task.recipe["checkpoints"]):
         raise UserError(
             f"{task.key}.checkpoints is {recipe['checkpoints']}, but {where} is {name}, whose checkpoints is "
-            f"{other.recipe['checkpoints']}; allowed: the same for both, or best."
+            f"{init_task.recipe['checkpoints']}; allowed: the same for both, or best."
         )
-    missing = sorted(model.key for path, model in task.models.items() if path not in other.models)
+    missing = sorted(model.key for path, model in task.models.items() if path not in init_task.models)
     if missing:
         raise UserError(f"{where} is {name}, which is not for {missing[0]}; allowed: a task with the same models.")
 
 
 def check_models(task: Task, config: Mapping) -> None:
-    """Check that JAX can open the models that a task names, and that its examples fit all that it has."""
+    """Check that JAX can open the models that a task names, and that all its models have enough positions."""
     recipe, where, known = task.recipe, task.key, task.masked
     for path in recipe.get("models", []):
         if path not in known:
@@ -279,8 +282,8 @@ def check_models(task: Task, config: Mapping) -> None:
                 f"{where}.models has {describe(path)}; allowed: masked models of the config: "
                 f"{', '.join(known) or 'none'}."
             )
-        if found := obstacle(known[path]):
-            raise UserError(f"{where}.models has {path}, which JAX cannot load: {found}")
+        if problem := obstacle(known[path]):
+            raise UserError(f"{where}.models has {path}, which JAX cannot load: {problem}")
     length = recipe["sequence_length"]
     for model in task.models.values():
         if sizes := sizes_on_jax(model):
@@ -293,9 +296,9 @@ def check_models(task: Task, config: Mapping) -> None:
 
 
 def unused_positions(model: Mapping, config: Mapping, where: str, backend: str) -> int:
-    """Return how many of its positions no token of a masked model has: RoBERTa's begin after that of its padding.
+    """Return how many positions of a masked model no token has: those of RoBERTa begin after the pad id.
 
-    model  as the config has it; where  its key. Raises UserError for an architecture that the backend does not have
+    model  its section; where  key of it. Raises UserError for an architecture that the backend does not have
     """
     pad = PAD_ID_OF_ROBERTA if "pretrained" in config["tokenizer"] else PAD_ID
     return pad + 1 if find_architecture(model["architecture"], where, backend).after_pad else 0

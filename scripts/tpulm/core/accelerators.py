@@ -1,4 +1,4 @@
-"""The accelerators that a config may name: peaks, shapes and names of their slices, and what jobs ask of them.
+"""The accelerators that a config may name: their peaks, the shapes and names of slices, and checks of jobs' devices.
 
 A slice is named VERSION-NUMBER, such as v5e-8, a number of GPUs KIND:NUMBER, such as h100:4. A device is what JAX
 calls one: a core of v2 and v3, a chip of all later versions (on v4 and v5p its two cores work as one, "megacore").
@@ -28,22 +28,22 @@ LARGEST_SLICES = {2: 256, 3: 4096}  # chips of the largest slice with a compact 
 class Tpu:
     """A TPU version: published peaks of one chip, and how its slices are shaped and named.
 
-    The figures are Google's (cloud.google.com/tpu/docs, the page of each version). TPUs multiply float32 matrices in
-    bfloat16, too, unless asked otherwise.
+    The figures are Google's (cloud.google.com/tpu/docs, the page of each version). By default, TPUs multiply float32
+    matrices in bfloat16, too.
 
     flops              peak bfloat16 operations per second
     hbm                bytes of memory
     hbm_bandwidth      bytes per second
     ici_bandwidth      bytes per second over the links between chips, all directions together, one way
     devices            of one chip, as JAX counts them
-    counts             what the number in a slice's name counts: "chips", or "cores", of which a chip has two
+    counts             unit of the number in a slice's name: "chips", or "cores", of which a chip has two
     dimensions         of the mesh of chips
-    single_host_chips  how many chips a slice on one host can have
+    single_host_chips  possible numbers of chips of a slice on one host
     runtime            image of Cloud TPU VMs with this version, for JAX and PyTorch
-    cloud_name         version in Cloud TPU's accelerator types; None where it is the same as here
-    gke_nodes          nodes of a slice on GKE, as in the label gke-tpu-accelerator; None where GKE has none
-    gke_single_host    the same of a slice on one host; None where it is the same name
-    compiler_options   that the compiler needs in order to compile for this version
+    cloud_name         version in Cloud TPU's accelerator types; None if it is the same as here
+    gke_nodes          value of the label gke-tpu-accelerator on GKE; None if GKE does not have this version
+    gke_single_host    value of the label for a slice on one host; None if it is the same
+    compiler_options   options that the compiler needs for this version
     """
 
     flops: float
@@ -96,13 +96,13 @@ GKE_GPUS = {
     "b200": "nvidia-b200",
 }
 
-# What JAX calls the devices of a TPU version.
+# TPU versions by JAX's names of their devices.
 JAX_TPUS = {
     "TPU v2": "v2", "TPU v3": "v3", "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p",
     "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU v6e": "v6e",
 }  # fmt: skip
 # Peak bfloat16 operations per second of GPUs, matrices without sparsity (nvidia.com, the data sheet of each; float16
-# where there is no bfloat16), by what their names contain; the first that fits counts.
+# without bfloat16), by parts of their names; the first match counts.
 GPU_FLOPS = {
     "B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L4": 121e12, "V100": 125e12,
     "T4": 65e12,
@@ -111,20 +111,20 @@ GPU_FLOPS = {
 # Mean power of a chip while it trains, in watts, where it is published: Jouppi et al. 2023 (arXiv 2304.01433), table 4.
 TPU_WATTS = {"v3": 220.0, "v4": 170.0}
 
-# In the environment of a job that trains on the devices that it finds, whatever its run requests: to try a config.
+# Environment variable with which a job trains on any devices, to try a config.
 ANY_DEVICES = "TPULM_ANY_DEVICES"
 
 # Minutes after which a slice of the profile tpu-vm that has no job is deleted, unless TPU_IDLE_MINUTES says otherwise.
 IDLE_MINUTES = 5
 
-# What `resources.accelerator` may be. A test holds the pattern in schemas/config.schema.yaml against this one.
+# The form of `resources.accelerator`. A test compares the pattern in schemas/config.schema.yaml with this one.
 TPU_PATTERN = f"v({'|'.join(version.removeprefix('v') for version in TPUS)})-[1-9][0-9]{{0,4}}"
 GPU_PATTERN = "[a-z][a-z0-9_.]{0,31}:[1-9][0-9]?"
 ACCELERATOR_PATTERN = rf"^({TPU_PATTERN}|{GPU_PATTERN})\Z"
 
 
 def is_tpu(accelerator: str) -> bool:
-    """Return whether this is the name of a TPU slice, of a size that exists or not."""
+    """Return whether this is the name of a TPU slice, whether its size exists or not."""
     return re.fullmatch(TPU_PATTERN, accelerator) is not None
 
 
@@ -144,7 +144,7 @@ def parse_gpu(accelerator: str) -> tuple[str, int]:
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Return the peak bfloat16 operations per second of a device, by what JAX calls it; None for one unknown here."""
+    """Return the peak bfloat16 operations per second of a device, by JAX's name of it; None if it is not known."""
     if device_kind in JAX_TPUS:
         tpu = TPUS[JAX_TPUS[device_kind]]
         return tpu.flops / tpu.devices
@@ -153,10 +153,10 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 def tpu_name(versions: Collection[str] | None, requested: str) -> str:
-    """Return JAX's name of a TPU of one of these versions, such as TPU v3; TPU v2 or TPU v3 where both are possible.
+    """Return JAX's name of a TPU of one of these versions, such as "TPU v3", or "TPU v2 or TPU v3".
 
-    versions   none where no config can name it; None where nothing tells them: the name is TPU
-    requested  accelerator of the run, which decides between several versions; empty for none
+    versions   empty if no config can name it; None if they are not known: the name is TPU
+    requested  accelerator of the run, which decides between several versions; "" for none
     """
     if versions is None:
         return "TPU"
@@ -166,13 +166,13 @@ def tpu_name(versions: Collection[str] | None, requested: str) -> str:
 
 
 def mean_watts(kind: str, number: int) -> float | None:
-    """Return the power of devices that train, by what JAX calls them; None where it is not published."""
+    """Return the mean power of training devices in watts, by JAX's name of them; None if it is not published."""
     version = JAX_TPUS.get(kind)
     return TPU_WATTS[version] * number / TPUS[version].devices if version in TPU_WATTS else None
 
 
 def slice_named(kind: str, number: int) -> str | None:
-    """Return the name of the slice of so many devices, by what JAX calls them; None for other devices."""
+    """Return the name of the slice with this number of devices, by JAX's name of them; None for other devices."""
     version = JAX_TPUS.get(kind)
     if version is None:
         return None
@@ -181,11 +181,11 @@ def slice_named(kind: str, number: int) -> str | None:
 
 
 def check_devices(resources: Mapping, number: int, kind: str) -> None:
-    """Raise UserError where a job has not found the devices that its run requests. Without a request, any will do.
+    """Raise UserError if a job lacks the devices that its run requests. Without a request, any devices are allowed.
 
     resources  of the job: accelerator, hosts, run_key
-    number     devices found, on all hosts
-    kind       what JAX calls them, such as TPU v3 or NVIDIA L4; TPU where nothing tells its version
+    number     devices of the job, on all hosts
+    kind       JAX's name of them, such as TPU v3 or NVIDIA L4; TPU for an unknown version
     """
     requested = resources.get("accelerator")
     if not requested or os.environ.get(ANY_DEVICES):
@@ -195,12 +195,12 @@ def check_devices(resources: Mapping, number: int, kind: str) -> None:
         fits = kind == "TPU" or JAX_TPUS.get(kind) == version
         expected = slice_chips(requested) * TPUS[version].devices
     else:
-        name, of_a_host = parse_gpu(requested)
+        name, per_host = parse_gpu(requested)
         # Clusters choose these names. Those of GKE are the vendor's: a100_80gb is in NVIDIA A100-SXM4-80GB, too.
         parts = name.removesuffix("_mega").split("_") if name in GKE_GPUS else []
         named = all(re.search(rf"\b{part}[a-z]?\b", kind.lower()) for part in parts)
         fits = named and kind not in JAX_TPUS and kind.lower() not in ("cpu", "tpu")
-        expected = of_a_host * resources.get("hosts", 1)
+        expected = per_host * resources.get("hosts", 1)
     if not fits or number != expected:
         raise UserError(
             f"{resources['run_key']}.resources.accelerator is {requested}, which is {expected} device(s), but this job "
@@ -217,7 +217,7 @@ def slice_chips(accelerator: str) -> int:
 
 
 def slice_hosts(accelerator: str) -> int:
-    """Return how many hosts a slice has on Cloud TPU: one where that has room for its chips, else one for four.
+    """Return how many hosts a slice has on Cloud TPU: one if it can hold the chips, else one for four chips.
 
     Raises UserError for a name that is no TPU slice.
     """
@@ -226,14 +226,14 @@ def slice_hosts(accelerator: str) -> int:
 
 
 def check_hosts(hosts: int, accelerator: str, allowed: Collection[int]) -> None:
-    """Raise UserError where a run trains on another number of hosts than its slice has: it would use a part of it.
+    """Raise UserError if a run trains on another number of hosts than its slice has.
 
-    allowed  how many hosts the slice can have in this place, ascending
+    allowed  possible numbers of hosts of the slice in this environment, ascending
     """
     if hosts not in allowed:
-        found = " or ".join(map(str, allowed))
+        counts = " or ".join(map(str, allowed))
         noun = "host" if list(allowed) == [1] else "hosts"
-        raise UserError(f"resources.hosts is {hosts}, but {accelerator} has {found} {noun}; allowed: {found}.")
+        raise UserError(f"resources.hosts is {hosts}, but {accelerator} has {counts} {noun}; allowed: {counts}.")
 
 
 def cloud_tpu_type(accelerator: str) -> str:
@@ -257,7 +257,7 @@ def gres(accelerator: str | None, hosts: int = 1) -> str | None:
 
 @dataclass(frozen=True)
 class Topology:
-    """A slice: what it is called here and by the compiler, and the peaks of one of its devices, as `Tpu` has them.
+    """A slice: its name here and for the compiler, and the peaks of one of its devices, as `Tpu` has them.
 
     link_bandwidth  bytes per second of one link of a chip, in one direction: it has two along each of `dimensions`
     """
@@ -290,7 +290,7 @@ def topology(accelerator: str) -> Topology:
     return Topology(
         name=accelerator,
         compiler_name=f"{version}:{shape_name(chips, tpu.dimensions)}",
-        # A host of the compiler's has four chips, if it is not told of fewer.
+        # By default, the compiler assumes four chips per host.
         compiler_options=tpu.compiler_options | ({"chips_per_host_bounds": (1, 1, 1)} if chips == 1 else {}),
         chips=chips,
         devices=chips * tpu.devices,
@@ -305,7 +305,7 @@ def topology(accelerator: str) -> Topology:
 def check_slice(accelerator: str) -> None:
     """Raise UserError for a TPU slice that does not exist.
 
-    Slices of three dimensions may have any number of whole hosts, such as v5p-24, also where no plan knows their shape.
+    Slices of three dimensions may have any number of whole hosts, such as v5p-24, also without a known shape.
     """
     version, number = parse_tpu(accelerator)
     if TPUS[version].dimensions < 3 or number % (2 * HOST_CHIPS):
@@ -324,13 +324,10 @@ def shape_name(chips: int, dimensions: int) -> str:
 
 
 def job_name(resources: Mapping, rule: str) -> str:
-    """Return the name of a job for its user: that of its run in the config, or else of its rule.
-
-    resources  the job's; `run_key`, which the rules of runs set, is a key of the config such as finetune.runs.python
-    """
+    """Return the name of a job for its user: `run_key` of its resources, a key of the config, or else its rule."""
     return resources.get("run_key") or f"rule {rule}"
 
 
 def run_hosts(resources: Mapping) -> int:
-    """Return how many hosts the run of a job trains on, also where the job itself, an evaluation, takes one of them."""
+    """Return how many hosts the run of a job trains on, even if the job itself, an evaluation, takes one of them."""
     return resources.get("run_hosts") or resources.get("hosts") or 1

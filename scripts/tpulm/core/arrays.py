@@ -1,4 +1,4 @@
-"""Named arrays in safetensors files."""
+"""Read and write named arrays in safetensors files."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def save_arrays(path: str | Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def load_arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """Read a safetensors file. Raises UserError when it is not whole."""
+    """Return the arrays of a safetensors file by name. Raises UserError if it is not complete."""
     try:
         return load_file(path)
     except SafetensorError as error:

@@ -1,4 +1,4 @@
-"""Objects in Google Cloud Storage, gs://BUCKET/NAME, accessed over the network.
+"""Read, write and list objects in Google Cloud Storage, gs://BUCKET/NAME.
 
 A request that fails temporarily (408, 429, 5xx, a reset, no byte for STALLED seconds) is retried by gcsfs after 1, 2,
 4, 8 and 16 seconds; after six failures it ends in a UserError. STORAGE_EMULATOR_HOST sets another host of the API, as
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
 SCHEME = "gs://"
 STALLED = 30  # seconds without a byte
 AT_ONCE = 16  # requests
-BUFFER = 4 << 20  # bytes that are requested at once of an object that is read from the beginning on
+BUFFER = 4 << 20  # bytes of a request when an object is read sequentially
 
 
 def remote(place: str | Path) -> bool:
-    """Return whether a place is in a bucket and not on this machine."""
+    """Return whether a path is the URL of an object in a bucket."""
     return str(place).startswith(SCHEME)
 
 
 @cache
 def file_system() -> "GCSFileSystem":
-    """Return gcsfs's file system: its methods wait for the network, and may be called by several threads at once."""
-    # gcsfs would ask for the kind of each bucket by gRPC, which an emulator leaves unanswered for a minute.
+    """Return gcsfs's file system, whose methods block and are thread-safe."""
+    # gcsfs would request the kind of each bucket by gRPC, to which an emulator does not answer for a minute.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     import aiohttp
     from gcsfs.core import GCSFileSystem
 
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=STALLED, sock_read=STALLED)
-    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it writes a traceback for what ends in a sentence here
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it writes tracebacks for errors that `sentences` reports
     token = "anon" if os.environ.get("STORAGE_EMULATOR_HOST") else None
     return GCSFileSystem(token=token, requests_timeout=timeout, use_listings_cache=False, skip_instance_cache=True)
 
 
 @cache
 def readers() -> queue.SimpleQueue:
-    """Return the queue of the threads that read: AT_ONCE of them.
+    """Return the queue of AT_ONCE threads that read.
 
-    They are daemons, where those of concurrent.futures would keep a program that ends until the network has answered.
+    They are daemons: threads of concurrent.futures would delay the end of a program until the network has answered.
     """
     waiting: queue.SimpleQueue = queue.SimpleQueue()
     for _ in range(AT_ONCE):
@@ -62,7 +62,7 @@ def readers() -> queue.SimpleQueue:
 
 
 def read_requests(waiting: queue.SimpleQueue) -> None:
-    """Serve requests for ever: each a future, and the function whose result it is for."""
+    """Serve requests for ever: each is a future, and the function that computes its result."""
     while True:
         future, function = waiting.get()
         if future.set_running_or_notify_cancel():
@@ -73,7 +73,7 @@ def read_requests(waiting: queue.SimpleQueue) -> None:
 
 
 def request(url: str, start: int | None = None, stop: int | None = None) -> Future:
-    """Begin to read bytes `start` to `stop` of an object, by default all; `result` waits for them."""
+    """Begin to read bytes `start` to `stop` of an object, by default all; return the future for `result`."""
     future: Future = Future()
     readers().put((future, partial(file_system().cat_file, url, start=start, end=stop)))
     return future
@@ -91,10 +91,10 @@ def read_object(place: str, start: int | None = None, stop: int | None = None) -
 
 
 class Object(io.RawIOBase):
-    """An object as a file that is read at any place: each read is a request for just its bytes."""
+    """An object as a seekable file: each read requests just its bytes."""
 
     def __init__(self, url: str):
-        """Ask for the size. Raises as `result` does, here and wherever bytes are read."""
+        """Request the size. Raises as `result` does, here and when bytes are read."""
         super().__init__()
         self.size, _ = state(url)
         self.url, self.place = url, 0
@@ -104,20 +104,20 @@ class Object(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        """Return True: they can be read at any place."""
+        """Return True: any position can be read."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place, counted from the beginning, the present place or the end; return it."""
+        """Go to a position, relative to the beginning, the current position or the end; return it."""
         self.place = offset + (0, self.place, self.size)[whence]
         return self.place
 
     def tell(self) -> int:
-        """Return the present place."""
+        """Return the current position."""
         return self.place
 
     def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]
-        """Read as many bytes as `buffer` takes, if there are so many; return how many."""
+        """Read up to as many bytes as `buffer` takes; return how many."""
         stop = min(self.place + len(buffer), self.size)
         data = read_object(self.url, self.place, stop) if self.place < stop else b""
         buffer[: len(data)] = data
@@ -126,39 +126,39 @@ class Object(io.RawIOBase):
 
 
 def array(place: str | Path) -> "np.ndarray":
-    """Return the array of a NumPy file; what is on this machine is read as it is used."""
+    """Return the array of a NumPy file or object; a file is memory-mapped."""
     import numpy as np
 
     return np.load(io.BytesIO(read_object(str(place)))) if remote(place) else np.load(place, mmap_mode="r")
 
 
 def opened(place: str | Path) -> io.BufferedReader:
-    """Open a file or an object for reading from the beginning on. Raises as `result` does, and OSError."""
+    """Open a file or an object for sequential reading. Raises as `result` does, and OSError."""
     return io.BufferedReader(Object(str(place)), BUFFER) if remote(place) else open(place, "rb")
 
 
 def state(place: str | Path) -> tuple[int, str]:
-    """Return the size of a file or an object in bytes, and what changes when it is written: a date or a generation.
+    """Return the bytes of a file or an object, and a version that changes when it is written.
 
     Raises as `result` does, and OSError.
     """
     if not remote(place):
-        found = os.stat(place)
-        return found.st_size, str(found.st_mtime_ns)
+        status = os.stat(place)
+        return status.st_size, str(status.st_mtime_ns)
     with sentences(str(place)):
         info = file_system().info(str(place))
     return int(info["size"]), f"{info.get('generation')} {info.get('md5Hash')}"
 
 
 def objects_matching(pattern: str) -> dict[str, int]:
-    """Return the URLs of the objects that a glob gs://BUCKET/PATTERN stands for, and their sizes. Raises UserError."""
+    """Return the bytes of the objects that match a glob gs://BUCKET/PATTERN, by URL. Raises UserError."""
     with sentences(pattern):
-        found = file_system().glob(pattern, detail=True)
-    return {f"{SCHEME}{name}": int(info["size"]) for name, info in found.items() if info["type"] == "file"}
+        infos = file_system().glob(pattern, detail=True)
+    return {f"{SCHEME}{name}": int(info["size"]) for name, info in infos.items() if info["type"] == "file"}
 
 
 def read_objects(places: list[str]) -> Iterator[bytes]:
-    """Yield the content of files or objects, up to the first that is not there; objects are requested ahead."""
+    """Yield the content of files or objects, up to the first absent one; objects are requested ahead."""
     requests = [request(place) if remote(place) else None for place in places]
     try:
         for future, place in zip(requests, places, strict=True):
@@ -171,7 +171,7 @@ def read_objects(places: list[str]) -> Iterator[bytes]:
 
 
 def exists(place: str) -> bool:
-    """Return whether there is such a file or object. Raises UserError."""
+    """Return whether a file or an object exists. Raises UserError."""
     if not remote(place):
         return Path(place).exists()
     with sentences(place):
@@ -179,22 +179,22 @@ def exists(place: str) -> bool:
 
 
 class Entry(NamedTuple):
-    """What a bucket says of an object: its size in bytes, its MD5 in base64 ("" of a composite)."""
+    """The metadata of an object: its size in bytes, its MD5 in base64 ("" of a composite)."""
 
     size: int
     md5: str
 
 
 def objects(folder: str) -> dict[str, Entry]:
-    """Return every object below gs://BUCKET/FOLDER, by its name in there. Raises UserError."""
+    """Return the objects below gs://BUCKET/FOLDER by relative name. Raises UserError."""
     root = folder.removeprefix(SCHEME).rstrip("/") + "/"
     with sentences(folder):
-        found = file_system().find(root, detail=True)
-    return {name.removeprefix(root): Entry(int(info["size"]), info.get("md5Hash", "")) for name, info in found.items()}
+        infos = file_system().find(root, detail=True)
+    return {name.removeprefix(root): Entry(int(info["size"]), info.get("md5Hash", "")) for name, info in infos.items()}
 
 
 def sizes(folder: str) -> dict[str, int]:
-    """Return the size in bytes of every object below gs://BUCKET/FOLDER, by its name in there. Raises UserError."""
+    """Return the bytes of the objects below gs://BUCKET/FOLDER by relative name. Raises UserError."""
     return {name: entry.size for name, entry in objects(folder).items()}
 
 
@@ -213,14 +213,14 @@ def upload(path: Path, url: str) -> None:
 
 
 def delete(urls: Iterable[str]) -> None:
-    """Delete objects; one that is not there is no mistake. Raises UserError."""
+    """Delete objects; absent ones are ignored. Raises UserError."""
     for url in urls:
         with sentences(url), contextlib.suppress(FileNotFoundError):
             file_system().rm_file(url)
 
 
 def check_writable(folder: str) -> None:
-    """Raise UserError when there is no such bucket, or no object can be made or deleted below gs://BUCKET/FOLDER."""
+    """Raise UserError if the bucket does not exist, or gs://BUCKET/FOLDER cannot be written."""
     probe = f"{folder}/.writable-{secrets.token_hex(8)}"
     try:
         with sentences(folder):
@@ -232,9 +232,9 @@ def check_writable(folder: str) -> None:
 
 
 def claim(mark: str, identity: str) -> None:
-    """Note in the object `mark` which working folder writes beside it: "TOKEN HOST:PATH", of which TOKEN is compared.
+    """Claim the folder of the object `mark` for a working folder; identity  "TOKEN HOST:PATH", compared by TOKEN.
 
-    Raises UserError where another one does: no lock of one machine keeps two of them apart.
+    Raises UserError if another working folder has claimed it: a lock of one machine does not keep them apart.
     """
 
     def owner() -> str | None:
@@ -244,7 +244,7 @@ def claim(mark: str, identity: str) -> None:
             return None
 
     if owner() is None:
-        with sentences(mark), contextlib.suppress(FileExistsError):  # of two at once, the first has it
+        with sentences(mark), contextlib.suppress(FileExistsError):  # the first of two at once gets it
             file_system().pipe_file(mark, identity.encode(), mode="create")
     token, _, place = (owner() or "").partition(" ")
     if token != identity.partition(" ")[0]:
@@ -257,7 +257,7 @@ def claim(mark: str, identity: str) -> None:
 
 @contextlib.contextmanager
 def sentences(url: str) -> Iterator[None]:
-    """Turn what is left of a failure after gcsfs's attempts into a UserError; FileNotFoundError stays what it is."""
+    """Turn a failure after gcsfs's attempts into a UserError; FileNotFoundError is raised unchanged."""
     try:
         yield
     except FileNotFoundError:

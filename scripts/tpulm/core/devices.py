@@ -9,9 +9,9 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
-IN_USE: dict[str, int] = {}  # those that this process computes on, by their kind; empty where it has not said
+IN_USE: dict[str, int] = {}  # number of devices that this process computes on, by kind; empty if not known
 GOOGLE = "0x1ae0"  # PCI vendor, of network adapters, too
-# TPU versions by PCI device, of those that JAX, too, takes for a TPU; none where no config can name it.
+# TPU versions by the PCI devices that JAX takes for TPUs; empty if no config can name them.
 TPUS: dict[str, tuple[str, ...]] = {
     "0x0027": ("v2", "v3"), "0x0056": (), "0x005e": ("v4",), "0x0062": ("v5p",), "0x0063": ("v5e",),
     "0x006f": ("v6e",), "0x0076": (),
@@ -19,22 +19,19 @@ TPUS: dict[str, tuple[str, ...]] = {
 
 
 def devices_in_words(devices: Mapping[str, int] | str) -> str:
-    """Return devices, how many by their kind, such as 8 x TPU v3; also by a cell of timings.csv.
-
-    A cell of 0.2.0 is words already.
-    """
-    if isinstance(devices, str):
+    """Return numbers of devices by kind, or a cell of timings.csv, in words, such as 8 x TPU v3."""
+    if isinstance(devices, str):  # a cell of version 0.2.0 is words already
         return devices_in_words(json.loads(devices)) if devices.startswith("{") else devices
     return ", ".join(f"{number} x {kind}" for kind, number in devices.items())
 
 
 def tpu_here() -> bool:
-    """Return whether this machine has a TPU: a PCI device that JAX, too, takes for one."""
+    """Return whether this machine has a TPU."""
     return tpu_versions() is not None
 
 
 def tpu_versions(machine: Path = Path("/sys/bus/pci/devices")) -> tuple[str, ...] | None:
-    """Return of which version the TPU of this machine can be, by its PCI device; None without a TPU."""
+    """Return the possible versions of this machine's TPU, by its PCI device; None without a TPU."""
     for vendor in sorted(machine.glob("*/vendor")):
         device = vendor.with_name("device").read_text().strip()
         if vendor.read_text().strip() == GOOGLE and device in TPUS:
@@ -43,24 +40,24 @@ def tpu_versions(machine: Path = Path("/sys/bus/pci/devices")) -> tuple[str, ...
 
 
 def gpu_here() -> bool:
-    """Return whether this machine has a GPU that JAX uses: NVIDIA's driver is there."""
+    """Return whether this machine has a GPU with NVIDIA's driver."""
     return Path("/dev/nvidiactl").exists()
 
 
 def accelerator_here() -> bool:
-    """Return whether this machine has an accelerator, which one process at a time can have."""
+    """Return whether this machine has an accelerator, which only one process at a time can use."""
     return tpu_here() or gpu_here()
 
 
 def keep_to_cpu() -> None:
-    """Leave the accelerators of this machine to other jobs. Call it before JAX or TensorFlow is imported."""
+    """Restrict JAX and TensorFlow to the CPU. Call it before either is imported."""
     os.environ |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1", "TPU_LOAD_LIBRARY": "0"}
 
 
 def cache_folder(library: str) -> str:
-    """Return the folder for what a library compiles on a machine like this one, and make it.
+    """Create and return the folder for programs that a library compiles on this kind of machine.
 
-    Programs for a CPU may use any instruction that it has: another kind of machine gets a folder of its own.
+    Programs for a CPU may use any of its instructions, so that each kind of machine has its own folder.
     """
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -74,7 +71,7 @@ def cache_folder(library: str) -> str:
 
 
 def tensorflow_flags(flags: str) -> str:
-    """Return `flags`, a value of TF_XLA_FLAGS, with TensorFlow's cache of XLA programs switched on, if none is."""
+    """Return a value of TF_XLA_FLAGS with TensorFlow's cache of XLA programs switched on."""
     if "persistent_cache_directory" in flags:
         return flags
     return f"{flags} --tf_xla_persistent_cache_directory={cache_folder('tensorflow')}".strip()

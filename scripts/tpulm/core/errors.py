@@ -1,4 +1,4 @@
-"""The exception for user errors, as opposed to bugs, and how they show what was found."""
+"""The exception for user errors, as opposed to bugs, and functions that format values for its message."""
 
 import json
 import re
@@ -10,10 +10,7 @@ DIRECTIONS = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x20
 
 
 class UserError(Exception):
-    """Something the user can mend: one sentence naming the key or file, what was found and what is allowed.
-
-    Of data in it, control characters are escaped, and the middle of what is very long is left out.
-    """
+    """An error that the user can fix: one sentence with the key or file, its value and what is allowed."""
 
     def __str__(self) -> str:
         """Return the sentence, in one line."""
@@ -21,22 +18,22 @@ class UserError(Exception):
 
 
 def printable(text: str) -> str:
-    """Return a text as a terminal may show it."""
+    """Return a text for a terminal: control characters are escaped, and a very long text lacks its middle."""
     safe = "".join(
-        one.encode("unicode_escape").decode() if unicodedata.category(one) in CONTROL or one in DIRECTIONS else one
-        for one in text
+        char.encode("unicode_escape").decode() if unicodedata.category(char) in CONTROL or char in DIRECTIONS else char
+        for char in text
     )
     return safe if len(safe) <= LONGEST else f"{safe[: LONGEST // 2]} ... {safe[-LONGEST // 2 :]}"
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's text, short, without what follows the path of an address."""
+    """Return the first line of an error's text, shortened, with URLs without their queries."""
     text = str(error).strip().splitlines()
     return re.sub(r"(https?://[^\s?]+)\?\S+", r"\1", text[0])[:200].rstrip(". :") if text else type(error).__name__
 
 
 def describe(value: object) -> str:
-    """Return a value as the user wrote it, short."""
+    """Return a value in the form in which the user wrote it, shortened."""
     if value is None:
         return "empty"
     if isinstance(value, bool):
@@ -49,6 +46,6 @@ def describe(value: object) -> str:
         return f"a number of {value.bit_length()} bits"  # Python refuses to write out the longest
     if not isinstance(value, str):
         return str(value)
-    # Quoted as JSON does it, so that a line's end or another invisible character shows.
+    # JSON's quotes and escapes show line ends and other invisible characters.
     text = json.dumps(value, ensure_ascii=not value.isprintable())
     return text if len(text) <= 80 else text[:77] + '..."'

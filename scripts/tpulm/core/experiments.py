@@ -1,4 +1,4 @@
-"""An experiment: a folder with config.yaml, its results, its logs and what Snakemake knows of them."""
+"""Find, check and enter an experiment: a folder with config.yaml, results, logs and Snakemake's metadata."""
 
 import argparse
 import contextlib
@@ -13,29 +13,34 @@ CONFIG = Path("config.yaml")
 ROOT = Path(__file__).resolve().parents[3]  # the folder of the workflow
 
 
-def check_config(made: bool) -> None:
-    """Raise UserError where this folder has no config.yaml.
+def check_config(may_be_new: bool) -> None:
+    """Raise UserError if this folder has no config.yaml.
 
-    made  whether `snakemake -d` may have made the folder, whose name is misspelled then: one that has nothing but the
-          log of this command is deleted again
+    may_be_new  whether `snakemake -d` may have created the folder by a misspelled name: if it holds nothing but the log
+                of this command, it is deleted
     """
     if CONFIG.is_file():
         return
     here = Path.cwd()
-    own, logs = here / ".snakemake", [*here.glob(".snakemake/log/*")]
-    if made and [*here.iterdir()] in ([], [own]) and [*own.glob("*")] in ([], [own / "log"]) and len(logs) < 2:
+    snakemake_folder, logs = here / ".snakemake", [*here.glob(".snakemake/log/*")]
+    if (
+        may_be_new
+        and [*here.iterdir()] in ([], [snakemake_folder])
+        and [*snakemake_folder.glob("*")] in ([], [snakemake_folder / "log"])
+        and len(logs) < 2
+    ):
         os.chdir(here.parent)
-        with contextlib.suppress(OSError):  # of a mount, or a parent that has more
+        with contextlib.suppress(OSError):  # the folder is a mount, or its parent holds more
             for log in logs:
                 log.unlink()
-            for folder in (own / "log", own, here, here.parent):
+            for folder in (snakemake_folder / "log", snakemake_folder, here, here.parent):
                 if folder.exists():
                     folder.rmdir()
     raise UserError(f"{typed_path(here)} has no config.yaml; {nearest(here)}")
 
 
 def find_experiment(name: str) -> Path | None:
-    """Return the folder of the experiment that is named by its name or its folder; None where there is none."""
+    """Return the folder of an experiment, given its name or folder; None without such an experiment."""
     with contextlib.suppress(OSError):  # a name that is too long
         folders = (Path(name), Path("experiments") / name)
         return next((folder for folder in folders if (folder / CONFIG).is_file()), None)
@@ -43,7 +48,7 @@ def find_experiment(name: str) -> Path | None:
 
 
 def nearest(folder: Path) -> str:
-    """Return which experiment may have been meant, or how to begin one."""
+    """Return a hint at the experiment that may have been meant."""
     names = sorted(path.parent.name for path in folder.parent.glob(f"*/{CONFIG}"))
     close = difflib.get_close_matches(folder.name, names, n=1)
     if close:
@@ -54,28 +59,28 @@ def nearest(folder: Path) -> str:
 
 
 def typed_path(folder: Path) -> str:
-    """Return a folder as a user types it: the last two names of its path."""
+    """Return the last two names of a folder's path."""
     return "/".join(folder.parts[-2:])
 
 
 def add_directory(parser: argparse.ArgumentParser) -> None:
-    """Add the option -d, which works as that of snakemake."""
+    """Add the option -d of snakemake to a parser."""
     parser.add_argument("-d", "--directory", type=Path, help="folder of the experiment; default: this folder")
 
 
-def enter(asked: argparse.Namespace) -> None:
-    """Go to the folder of -d; the files of --configfile stay those of the folder before. Raises UserError."""
-    if asked.directory is None:
+def enter(arguments: argparse.Namespace) -> None:
+    """Change to the folder of -d; paths of --configfile stay relative to the folder before. Raises UserError."""
+    if arguments.directory is None:
         return
-    if getattr(asked, "configfile", None):
-        asked.configfile = [path.absolute() for path in asked.configfile]
-    if not asked.directory.is_dir():
-        raise UserError(f"{asked.directory} is no folder; {nearest(asked.directory.absolute())}")
-    os.chdir(asked.directory)
+    if getattr(arguments, "configfile", None):
+        arguments.configfile = [path.absolute() for path in arguments.configfile]
+    if not arguments.directory.is_dir():
+        raise UserError(f"{arguments.directory} is no folder; {nearest(arguments.directory.absolute())}")
+    os.chdir(arguments.directory)
 
 
 def from_workflow(path: str | Path) -> str:
-    """Return a path as a user types it in the folder of the workflow: relative to it, whole where it is elsewhere."""
+    """Return a path as typed in the folder of the workflow: relative in it, otherwise absolute."""
     if "://" in str(path) or Path.cwd().resolve() == ROOT:
         return str(path)
     absolute = Path(os.path.abspath(path))
@@ -83,6 +88,6 @@ def from_workflow(path: str | Path) -> str:
 
 
 def directory_option() -> str:
-    """Return the option -d of a command that a user types in the workflow's folder; empty where this is that folder."""
+    """Return the option -d for a command that is typed in the workflow's folder; "" if that is the working folder."""
     here = Path.cwd()
     return "" if here.resolve() == ROOT else f"-d {shlex.quote(from_workflow(here))} "

@@ -1,4 +1,4 @@
-"""Files: atomic writes, JSON and fingerprints."""
+"""Write files atomically, read and write JSON, and compute SHA-256 sums."""
 
 import contextlib
 import hashlib
@@ -16,17 +16,17 @@ from tpulm.core.errors import UserError
 
 @contextlib.contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path` and move it there when the block ends without an error.
+    """Yield a temporary path next to `path`, and move it to `path` when the block ends without an error.
 
-    A reader of `path` sees either nothing (or the file before) or all of the new file, also
-    after a crash: the bytes are on disk before the name is.
+    A reader of `path` sees nothing, the old file, or all of the new file, also after a crash: the bytes are on disk
+    before the name is.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     partial.unlink(missing_ok=True)
     partial.touch()
-    mode = partial.stat().st_mode  # of new files by the umask, which no process with threads can ask for
+    mode = partial.stat().st_mode  # by the umask, which a process with threads cannot read
     partial.unlink()
     try:
         yield partial
@@ -39,25 +39,24 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write `text` as UTF-8, whole or not at all."""
+    """Write `text` as UTF-8, atomically."""
     with atomic_write(path) as partial:
         partial.write_text(text, encoding="utf-8", newline="")
 
 
 def write_json(path: str | Path, value: object) -> None:
-    """Write `value` as indented JSON, whole or not at all. NaN and infinity are refused (they are no JSON)."""
+    """Write `value` as indented JSON, atomically. Raises ValueError for NaN and infinity, which JSON lacks."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-DEEPEST = 500  # lists and objects of a JSON file in each other
+DEEPEST = 500  # nested lists and objects of a JSON file
 STRINGS_AND_VALUES = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[^][{}"]+', re.DOTALL)
 
 
 def read_json(path: str | Path) -> Any:
-    """Read a JSON file. Raises UserError where it is nested deeper than any that has a meaning.
+    """Return the content of a JSON file. Raises UserError if it is nested too deeply.
 
-    The depth is counted first: with the recursion limit of Snakemake's long chains, the parser, which is in C, would
-    overflow the stack.
+    The depth is counted first: with the recursion limit that Snakemake sets, the parser in C would overflow the stack.
     """
     text = Path(path).read_text(encoding="utf-8")
     if depth(text) > DEEPEST:
@@ -66,8 +65,8 @@ def read_json(path: str | Path) -> Any:
 
 
 def depth(text: str) -> int:
-    """Return at least how deep lists and objects of a JSON text are in each other."""
-    if text.count("[") + text.count("{") <= DEEPEST:  # most texts, at once
+    """Return the depth of nested lists and objects of a JSON text; 0 if it cannot exceed DEEPEST."""
+    if text.count("[") + text.count("{") <= DEEPEST:  # fast, for most texts
         return 0
     brackets = STRINGS_AND_VALUES.sub("", text)
     return max(itertools.accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0)
@@ -80,25 +79,25 @@ def sha256(path: str | Path) -> str:
 
 
 def sha256_of_each(paths: Iterable[str | Path], known: bool = False) -> list[str]:
-    """Return the SHA-256 of each file, in hexadecimal, read side by side: one core hashes slower than disks read.
+    """Return the SHA-256 of each file, in hexadecimal, in parallel: one core hashes slower than disks read.
 
-    known  whether that of a large file is taken from when it was last read, see `known_sha256`
+    known  whether to use `known_sha256`
     """
     with ThreadPoolExecutor() as pool:
         return list(pool.map(known_sha256 if known else sha256, paths))
 
 
 def files_of(path: str | Path) -> list[Path]:
-    """Return a file, or the files of a folder, sorted, hidden ones aside; none where nothing is there."""
+    """Return a file, or the sorted files of a folder without hidden ones; none if the path does not exist."""
     path = Path(path)
     if not path.is_dir():
         return [path] if path.is_file() else []
-    found = (file for file in sorted(path.rglob("*")) if file.is_file())
-    return [file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    files = (file for file in sorted(path.rglob("*")) if file.is_file())
+    return [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
 
 
 def fingerprints(folder: str | Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a folder by its path in there, sorted; hidden ones are Snakemake's."""
+    """Return the SHA-256 of each file of a folder by relative path, sorted, without hidden files."""
     return {path.relative_to(folder).as_posix(): sha256(path) for path in files_of(folder)}
 
 
@@ -107,20 +106,20 @@ LARGE = 1 << 20  # bytes
 
 
 def known_sha256(path: str | Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal: of a large one from when it was last read, if it is that file.
+    """Return the SHA-256 of a file, in hexadecimal, cached for an unchanged large file.
 
-    Jobs that read parts of a file of gigabytes would take longer to hash all of it than to do their work.
+    Jobs that read parts of a file of gigabytes would spend more time on hashing than on their work.
     """
-    there = os.stat(path)
-    if there.st_size < LARGE:
+    status = os.stat(path)
+    if status.st_size < LARGE:
         return sha256(path)
-    kept = SUMS / hashlib.sha256(os.path.abspath(path).encode()).hexdigest()
-    version = f"{there.st_size} {there.st_mtime_ns} {there.st_ctime_ns} {there.st_ino} "
+    cache = SUMS / hashlib.sha256(os.path.abspath(path).encode()).hexdigest()
+    version = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino} "
     with contextlib.suppress(OSError):
-        text = kept.read_text()
+        text = cache.read_text()
         if text.startswith(version):
             return text.removeprefix(version)
     digest = sha256(path)
     with contextlib.suppress(OSError):
-        write_text(kept, version + digest)
+        write_text(cache, version + digest)
     return digest

@@ -1,11 +1,10 @@
-"""One workflow at a time in a working folder, by a lock that the kernel holds: a killed one leaves no lock behind.
+"""Allow one workflow at a time in a working folder, by a lock that the kernel releases when a process is killed.
 
-The workflow and each of its jobs share a lock on one file; a workflow starts only when no process holds it. So jobs
-that outlive a killed workflow keep the next one out, too, and no file has two writers. A job that a scheduler starts
-late, when another workflow has taken over, ends before it touches anything.
+The workflow and each of its jobs share a lock on one file; a workflow starts only if no process holds it. So jobs that
+outlive a killed workflow keep the next one out, and no file has two writers. A job that a scheduler starts late, after
+another workflow has started, ends before it touches anything.
 
-On a cluster, the lock is as good as the file system's flock: it works across hosts on NFS 4 and on Lustre (mounted with
-flock).
+On a cluster, the lock needs a file system with flock: NFS 4, or Lustre mounted with flock.
 """
 
 import contextlib
@@ -19,14 +18,14 @@ from pathlib import Path
 from tpulm.core.errors import UserError
 
 IDENTITY = Path(".snakemake") / "folder"
-START = "WORKFLOW_START"  # in the environment of jobs: which workflow started them
-AWAITED = "WORKFLOW_START_AWAITED"  # in the environment of jobs whose workflow has to have called `enter`
+START = "WORKFLOW_START"  # in the environment of jobs: the start of their workflow
+AWAITED = "WORKFLOW_START_AWAITED"  # in the environment of jobs whose workflow must have called `enter`
 LOCK = Path(".snakemake") / "workflow.flock"
-held: list[int] = []  # the lock, open for the life of the process; the kernel lets go when it ends
+held: list[int] = []  # descriptor of the lock, open as long as the process lives
 
 
 def last_start() -> int:
-    """Return when a workflow last started in this folder (ns since 1970); 0 for never, -1 where one is at work now."""
+    """Return when a workflow last started in this folder (ns since 1970); 0 for never, -1 if one runs now."""
     try:
         with open(LOCK, "rb") as file:
             return os.fstat(file.fileno()).st_mtime_ns if taken(file.fileno(), fcntl.LOCK_EX) else -1
@@ -35,12 +34,12 @@ def last_start() -> int:
 
 
 def enter(seen: int) -> None:
-    """Take this folder, for a workflow that planned its jobs when `last_start` returned `seen`.
+    """Lock this folder for a workflow that planned its jobs when `last_start` returned `seen`.
 
-    Raises UserError where another one is at work, or was since then: the plan may repeat what that one did.
+    Raises UserError if another workflow is running, or has run since: the plan may repeat its jobs.
     """
     if held:
-        return  # by another module of the same workflow
+        return  # another module of the same workflow holds it
     start = secrets.token_hex(8)
     LOCK.parent.mkdir(exist_ok=True)
     descriptor = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o664)
@@ -53,12 +52,12 @@ def enter(seen: int) -> None:
     os.environ[START] = start
     words = (os.getpid(), time.strftime("%H:%M:%S"), start, socket.gethostname())
     os.pwrite(descriptor, f"{' '.join(map(str, words))}\n".encode(), 0)
-    if not taken(descriptor, fcntl.LOCK_SH):  # so that its jobs can share it
+    if not taken(descriptor, fcntl.LOCK_SH):  # its jobs share it
         raise UserError(refusal(descriptor))
 
 
 def identity() -> str:
-    """Return what tells this working folder from others, also when it is moved, and where it is: TOKEN HOST:PATH."""
+    """Return the identity of this working folder: "TOKEN HOST:PATH", whose token stays when the folder is moved."""
     if not IDENTITY.is_file():
         IDENTITY.parent.mkdir(exist_ok=True)
         IDENTITY.write_text(secrets.token_hex(8))
@@ -66,7 +65,7 @@ def identity() -> str:
 
 
 def check_entered() -> None:
-    """Raise UserError in a job whose workflow took no folder: one that is a module, and was not asked to."""
+    """Raise UserError in a job whose workflow has not called `enter`, such as a module without onstart."""
     if AWAITED in os.environ and START not in os.environ:
         raise UserError(
             "the checks before the first job did not run: remove --no-hooks; if this workflow is a module, add "
@@ -75,7 +74,7 @@ def check_entered() -> None:
 
 
 def join() -> None:
-    """Share the lock of the workflow, as a job does; where there is no file or no lock to be had, go without."""
+    """Share the lock of the workflow in a job; go on without one if that is not possible."""
     if START in os.environ and not held:
         with contextlib.suppress(OSError):
             held.append(os.open(LOCK, os.O_RDONLY))
@@ -83,17 +82,17 @@ def join() -> None:
 
 
 def check_start() -> None:
-    """Raise UserError in a job whose workflow is gone, when another one has this folder."""
+    """Raise UserError in a job whose workflow has ended, if another one has started in this folder."""
     try:
         if os.environ.get(START, "") in LOCK.read_text():
             return
-    except OSError:  # no folder that is shared with the workflow
+    except OSError:  # the job does not share a folder with the workflow
         return
     raise UserError("the snakemake that queued this job has ended, and another one has run in this folder since.")
 
 
 def check_writable(results: str) -> None:
-    """Raise UserError when no file can be made under `results`: a job would delete its old outputs first."""
+    """Raise UserError if `results` cannot be written: a job would delete its old outputs first."""
     probe = Path(results) / f".writable-{os.getpid()}"
     try:
         probe.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +103,7 @@ def check_writable(results: str) -> None:
 
 
 def unwritable(results: str) -> list[str]:
-    """Return the sentence of `check_writable` where `results` is there and cannot be written, for a dry run too."""
+    """Return the message of `check_writable`, if any, as a list; an absent folder is not created."""
     try:
         if os.path.isdir(results):
             check_writable(results)
@@ -114,7 +113,7 @@ def unwritable(results: str) -> list[str]:
 
 
 def taken(descriptor: int, kind: int) -> bool:
-    """Return whether a lock could be taken within a second: `last_start` of others holds it for a moment only."""
+    """Take a lock within a second, and return whether that worked: `last_start` of others holds it for a moment."""
     for _ in range(10):
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
@@ -131,7 +130,7 @@ def holder(descriptor: int) -> list[str]:
 
 
 def at_work() -> bool | None:
-    """Return whether the workflow that entered this folder last still runs, see `alive`; False where none has."""
+    """Return whether the workflow that entered this folder last still runs, see `alive`; False without one."""
     try:
         with open(LOCK, "rb") as file:
             return alive(file.fileno())
@@ -140,7 +139,7 @@ def at_work() -> bool | None:
 
 
 def alive(descriptor: int) -> bool | None:
-    """Return whether the workflow that entered last still runs; None where another host would have to tell."""
+    """Return whether the workflow that entered last still runs; None if it is on another host."""
     process, _, _, host = holder(descriptor)
     if host != socket.gethostname():
         return None
@@ -148,11 +147,11 @@ def alive(descriptor: int) -> bool | None:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    return state != "Z"  # one that was killed stays so until its parent asks for it
+    return state != "Z"  # a killed process stays a zombie until its parent waits for it
 
 
 def refusal(descriptor: int) -> str:
-    """Return the sentence for a folder that is taken."""
+    """Return the message for a folder that another workflow has locked."""
     process, since, _, host = holder(descriptor)
     if alive(descriptor):
         return (

@@ -1,4 +1,4 @@
-"""What every script shares: a log, progress on the terminal, errors in one sentence."""
+"""The frame of every script: a log, progress on the terminal, errors in one sentence."""
 
 import contextlib
 import errno
@@ -17,23 +17,23 @@ from tpulm.core.secrets import redact_file, redacted
 
 # Faults of the machine, and not of the program.
 FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EIO, errno.EMFILE}
-# Libraries in Rust and C++, such as safetensors, say these in text only. Services say "Permission denied", too.
-TOLD = [os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EIO)]
+# Messages of libraries in Rust and C++, such as safetensors, without an errno. Services say "Permission denied", too.
+FAULT_TEXTS = [os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EIO)]
 
-# How JAX and TensorFlow say that a device, or the memory here, is too small; and what a user can do about it.
+# Messages of JAX and TensorFlow when the memory of a device or of this machine is too small; and a remedy.
 EXHAUSTED = re.compile(r"RESOURCE_EXHAUSTED|ResourceExhausted|OOM when allocating|OUT_OF_MEMORY|STATUS_ALLOC_FAILED")
-QUOTA = re.compile(r"\bquota\b|\b429\b", re.IGNORECASE)  # of a service, which has the same words for it
+QUOTA = re.compile(r"\bquota\b|\b429\b", re.IGNORECASE)  # messages of services, which use the same words
 MEMORY = "training needs less with a smaller batch_size, with more microbatches and, on JAX, with remat"
 
-heard: list[str] = []  # names of the signals that this process was to end by
-# In the environment of a script that tools/debug.py runs: no log takes the terminal, and errors pass.
+heard: list[str] = []  # names of the signals to stop that this process got
+# Environment variable of scripts that tools/debug.py runs: output stays on the terminal, and errors are raised.
 TERMINAL = "TPULM_TERMINAL"
-# In the environment where tpulm.workflow.terminal shows in place what is running; ERASE takes that away.
+# Environment variable that is set if tpulm.workflow.terminal shows running jobs in place; ERASE clears that line.
 IN_PLACE, ERASE = "TPULM_IN_PLACE", "\r\x1b[J"
 
 
 def shown_in_place() -> bool:
-    """Return whether the terminal shows the progress of this job's training by itself."""
+    """Return whether the workflow's terminal shows the progress of this job's training."""
     return IN_PLACE in os.environ
 
 
@@ -41,12 +41,11 @@ def shown_in_place() -> bool:
 def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
     """Run a script's work; yield `say(message)`, which reports progress.
 
-    log    file that takes everything the libraries print, and the progress; processes that train with the first one
-           have one of their own beside it
-    label  what the user calls this job, such as "mlm tiny"; opens each line on the terminal
+    log    file for all output of libraries and the progress; further training processes have their own next to it
+    label  name of the job for the user, such as "mlm tiny", at the beginning of each line on the terminal
 
-    A `UserError`, a fault of the machine such as a full disk, SIGTERM and Ctrl-C each end the process with exit code 1
-    and one sentence; any other error leaves its traceback in the log as well as on the terminal.
+    A `UserError`, a fault of the machine such as a full disk, SIGTERM and Ctrl-C end the process with exit code 1 and
+    one sentence; any other error leaves its traceback in the log and on the terminal.
     """
     if number():
         log = f"{log.removesuffix('.log')}.process{number()}.log"
@@ -61,11 +60,11 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
     sys.stdout.flush()
     sys.stderr.flush()
     terminal = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="replace")
-    if not terminal.isatty():  # on another machine, for example, to which the environment was taken along
+    if not terminal.isatty():  # for example on another machine that got the environment
         os.environ.pop(IN_PLACE, None)
     erase = ERASE if shown_in_place() else ""
-    # At the level of file descriptors, since XLA and TensorFlow write there and not to sys.stderr.
-    with contextlib.suppress(OSError):  # a log that cannot be written must not hide what there is to say
+    # XLA and TensorFlow write to the file descriptors, not to sys.stderr.
+    with contextlib.suppress(OSError):  # a log that cannot be written must not hide other errors
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
         if not debugged:
             os.dup2(descriptor, 1)
@@ -106,7 +105,7 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
             say(f"error: memory ran out: {memory}; {MEMORY}.")
         else:
             terminal.write(f"{erase}{redacted(traceback.format_exc())}")
-            if count() > 1:  # the others wait for this process, which would wait for them before it ends
+            if count() > 1:  # this process would wait for the others before it ends, and they for it
                 say(f"error: {type(error).__name__}: {' '.join(str(error).split())[:300]}; see its log.")
         sys.exit(1)
     finally:
@@ -119,14 +118,14 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
 
 
 def stop(signum: int, frame: object) -> None:
-    """Take SIGTERM or Ctrl-C: leave through every `with` and `finally`, so that nothing half-written stays."""
+    """Handle SIGTERM and Ctrl-C: raise Stopped, so that every `with` and `finally` removes half-written files."""
     if signum != signal.SIGALRM:
         heard.append(signal.Signals(signum).name)
     raise Stopped
 
 
 def stop_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Take SIGTERM a moment later where it came amid a finalizer or callback, whose exceptions Python drops."""
+    """Raise Stopped again a moment later if a finalizer or callback raised it: Python drops their exceptions."""
     if isinstance(unraisable.exc_value, Stopped):
         signal.setitimer(signal.ITIMER_REAL, 0.01)  # seconds
     else:
@@ -134,30 +133,30 @@ def stop_again(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 def fault_of_machine(error: BaseException | None) -> str | None:
-    """Return an error of the operating system in words, "No space left on device: results/x"; None for another error.
+    """Return a fault of the machine in words, such as "No space left on device: results/x"; None for another error.
 
-    Looks through the errors that led to this one.
+    The causes of the error are searched, too.
     """
     while error:
         if isinstance(error, OSError) and error.errno in FAULTS:
             name = error.filename if isinstance(error.filename, str) else None
             return f"{os.strerror(error.errno)}{f': {os.path.relpath(name)}' if name else ''}"
-        if said := next((words for words in TOLD if words in str(error)), None):
-            return f"{said}: {str(error).strip().splitlines()[0][:200]}"
+        if text := next((words for words in FAULT_TEXTS if words in str(error)), None):
+            return f"{text}: {str(error).strip().splitlines()[0][:200]}"
         error = error.__cause__ or error.__context__
     return None
 
 
 def memory_error(error: BaseException | None) -> str | None:
-    """Return the line in which a library said that memory ran out; None for another error.
+    """Return the line of a message that says that memory ran out; None for another error.
 
-    Looks through the errors that led to this one.
+    The causes of the error are searched, too.
     """
     while error:
-        name, said = type(error).__name__, str(error).strip().splitlines()
+        name, lines = type(error).__name__, str(error).strip().splitlines()
         exhausted = isinstance(error, MemoryError) or EXHAUSTED.search(f"{name} {error}")
         if exhausted and not QUOTA.search(str(error)):
-            line = next((line for line in said if EXHAUSTED.search(line)), said[0] if said else name)
+            line = next((line for line in lines if EXHAUSTED.search(line)), lines[0] if lines else name)
             return line.strip().rstrip(".")[:200]
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return None

@@ -1,7 +1,7 @@
 """Live metrics of a run: a log of JSON objects, one a line, that grows while it trains.
 
-logs/.../RUN/metrics.jsonl, beside the logs of the run's segments. It is no output, which Snakemake would delete when a
-job fails. The progress on the terminal is made of the same records; trackers and pages can read the file as it grows.
+The file is logs/.../RUN/metrics.jsonl. It is no output, which Snakemake would delete when a job fails. The terminal
+shows the same records as progress; trackers and pages can read the file as it grows.
 
 Every few seconds    step, last_step (of the segment), loss (nats per predicted token), accuracy, learning_rate,
                      gradient_norm (of all variables, before any clipping; null where it is not finite), tokens (read
@@ -21,28 +21,25 @@ from tpulm.core import job_record
 from tpulm.core.files import write_text
 
 FILE = "metrics.jsonl"
-# Of the phases of a segment, those in which nothing is trained.
+# Phases of a segment that do not train.
 GAP = ("start", "load", "compile", "write")
 
 
 class LiveMetrics:
-    """The log of a run. One that cannot be written is left out: it must not end a training."""
+    """The log of a run. Errors of writing are ignored: they must not end a training."""
 
     def __init__(self, log: str, step: int):
-        """Go on after `step`: what the file says of later steps, trained again now, is dropped.
-
-        log  of the job, in whose folder the file is
-        """
+        """Continue after `step`, without the records of later steps; log  of the job, in whose folder the file is."""
         self.path = Path(log).with_name(FILE)
-        found = list(read_metrics(self.path))
-        kept = [record for record in found if record["step"] <= step]
-        if len(kept) < len(found) and job_record.attempts() > 1:  # else a later config trains them again
-            job_record.note(repeated_steps=max(record["step"] for record in found) - step)
+        records = list(read_metrics(self.path))
+        earlier = [record for record in records if record["step"] <= step]
+        if len(earlier) < len(records) and job_record.attempts() > 1:  # otherwise a changed config trains them again
+            job_record.note(repeated_steps=max(record["step"] for record in records) - step)
         with contextlib.suppress(OSError):
-            write_text(self.path, "".join(f"{json.dumps(record)}\n" for record in kept))
+            write_text(self.path, "".join(f"{json.dumps(record)}\n" for record in earlier))
 
     def write(self, record: dict) -> None:
-        """Append a record; a reader sees it at once, and all of it. NaN, which JSON has not, is left out."""
+        """Append a record in one write. A record with NaN, which JSON lacks, is left out."""
         with contextlib.suppress(OSError, ValueError):
             text = f"{json.dumps(record, allow_nan=False)}\n".encode()
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -53,7 +50,7 @@ class LiveMetrics:
 
 
 def read_metrics(path: Path) -> Iterator[dict]:
-    """Yield the records of a log; none of one that cannot be read."""
+    """Yield the records of a log; none if it cannot be read."""
     try:
         yield from parse_metrics(path.read_text(encoding="utf-8", errors="replace").splitlines())
     except OSError:
@@ -61,7 +58,7 @@ def read_metrics(path: Path) -> Iterator[dict]:
 
 
 def parse_metrics(lines: Iterable[str]) -> Iterator[dict]:
-    """Yield the records of a log's lines; a line that a crash cut short is left out."""
+    """Yield the records of lines; a line that a crash cut short is left out."""
     for text in lines:
         with contextlib.suppress(ValueError):
             record = json.loads(text)
@@ -96,7 +93,7 @@ def phases_line(record: dict) -> str:
 
 
 def latest(path: Path) -> dict | None:
-    """Return the last record of a training step, from the end of a log that may be growing; None for none."""
+    """Return the last record of a training step in a log that may grow; None without one."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 8192))

@@ -1,7 +1,6 @@
-"""A server for a person at this machine: on 127.0.0.1, at addresses with a token that nobody can guess.
+"""An HTTP server for the user of this machine: on 127.0.0.1, at addresses with a secret token.
 
-It answers nothing else: no other path, no host's name but this machine's, and to POST only JSON that a page of its own
-has sent.
+It does not answer other paths, other host names, or a POST of anything but JSON from its own page.
 """
 
 import secrets
@@ -13,9 +12,9 @@ from urllib.parse import urlsplit
 
 from tpulm.core.errors import UserError
 
-LARGEST = 200_000  # bytes of what is sent to it
-UNREAD = 50 * LARGEST  # of what is too large, read and thrown away
-SILENT = 60.0  # seconds after which a connection is closed that sends nothing
+LARGEST = 200_000  # bytes of a request's body
+UNREAD = 50 * LARGEST  # bytes of a larger body that are read and dropped
+SILENT = 60.0  # seconds after which a silent connection is closed
 HOSTS = ("127.0.0.1", "localhost")  # also at the end of a tunnel
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
@@ -24,14 +23,14 @@ POLICY = (
 
 
 class Answer(NamedTuple):
-    """What is sent back: the type of the content, the content, part by part as it comes, and the status of HTTP."""
+    """An answer: the type of the content, its parts as they are generated, and the status of HTTP."""
 
     kind: str = "text/plain; charset=utf-8"
     parts: Iterable[str] = ()
     status: int = 200
 
 
-# Of a path behind the token, the query behind it, and what was sent, None with GET; None where there is no such path.
+# Returns the answer, given the path after the token, the query, and the body, None with GET; None for an unknown path.
 Respond = Callable[[str, str, bytes | None], Answer | None]
 
 
@@ -44,45 +43,45 @@ def handler(token: str, respond: Respond) -> type[BaseHTTPRequestHandler]:
         timeout = SILENT
 
         def do_GET(self) -> None:  # noqa: N802 (the name that the library calls)
-            """Answer."""
+            """Answer a request for a page."""
             if (place := self.place()) is not None:
                 self.answer(respond(*place, None))
 
         def do_POST(self) -> None:  # noqa: N802
-            """Answer, where it may be from the page."""
-            place, given = self.place(), self.headers.get("Content-Length", "")
+            """Answer a request with a JSON body."""
+            place, length = self.place(), self.headers.get("Content-Length", "")
             if place is None:
                 return
             # Pages of other origins can send plain text without asking, but no JSON.
-            if self.headers.get("Content-Type") != "application/json" or not given.isdecimal():
+            if self.headers.get("Content-Type") != "application/json" or not length.isdecimal():
                 self.send_error(415)
-            elif int(given) > LARGEST:
-                self.rfile.read(min(int(given), UNREAD))  # or the connection would break before the answer
+            elif int(length) > LARGEST:
+                self.rfile.read(min(int(length), UNREAD))  # or the connection would break before the answer
                 self.send_error(413)
             else:
-                self.answer(respond(*place, self.rfile.read(int(given))))
+                self.answer(respond(*place, self.rfile.read(int(length))))
 
         def place(self) -> tuple[str, str] | None:
-            """Return the path behind the token, and the query; None, after an answer, where it is not the right one."""
+            """Return the path after the token, and the query; None, after an error was sent, for a wrong address."""
             try:
                 address, host = urlsplit(self.path), urlsplit(f"//{self.headers.get('Host', '')}").hostname
             except ValueError:  # no address, such as http://[::1/
                 self.send_error(404)
                 return None
-            given, *rest = address.path.removeprefix("/").split("/")
-            if host in HOSTS and rest and secrets.compare_digest(given.encode(), token.encode()):
+            sent_token, *rest = address.path.removeprefix("/").split("/")
+            if host in HOSTS and rest and secrets.compare_digest(sent_token.encode(), token.encode()):
                 return "/".join(rest), address.query
             self.send_error(404)
             return None
 
-        def answer(self, found: Answer | None) -> None:
-            """Send what `respond` returned."""
-            if found is None or found.status != 200:
-                self.send_error(404 if found is None else found.status)
+        def answer(self, reply: Answer | None) -> None:
+            """Send the result of `respond`."""
+            if reply is None or reply.status != 200:
+                self.send_error(404 if reply is None else reply.status)
                 return
             self.send_response(200)
             for name, value in (
-                ("Content-Type", found.kind),
+                ("Content-Type", reply.kind),
                 ("Cache-Control", "no-store"),
                 ("Content-Security-Policy", POLICY),
                 ("Referrer-Policy", "no-referrer"),
@@ -90,7 +89,7 @@ def handler(token: str, respond: Respond) -> type[BaseHTTPRequestHandler]:
             ):
                 self.send_header(name, value)
             self.end_headers()
-            for part in found.parts:
+            for part in reply.parts:
                 self.wfile.write(part.encode())
                 self.wfile.flush()
 
@@ -101,21 +100,21 @@ def handler(token: str, respond: Respond) -> type[BaseHTTPRequestHandler]:
 
 
 class Server(ThreadingHTTPServer):
-    """A thread for each request; those that are open do not keep the program from ending."""
+    """An HTTP server with a daemon thread for each request."""
 
     daemon_threads = True
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a reader that has gone."""
+        """Ignore a closed connection."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
 def serve(respond: Respond, port: int) -> tuple[Server, str]:
-    """Return a server that answers once it runs, and the address of its page.
+    """Return a server, which answers once it runs, and the address of its page.
 
-    port  0 is any that is free. Raises UserError where it is not available.
+    port  0 for any free port. Raises UserError if it is not available.
     """
     token = secrets.token_urlsafe(24)
     try:

@@ -1,14 +1,14 @@
-"""Several processes that train as one: started, watched, and stopped together.
+"""Start, watch and stop the processes of a job that train together.
 
 The script of a job starts itself once per process, each with a share of the devices, and waits. The output of the first
 process is the job's output. If any process fails, the others are ended, and only its message is shown.
 
-They are processes of this machine, unless a profile sets the resource `launcher`: a shell command that runs a command
-on another host of the job, in which {number} stands for the host (0 is this one) and {command} for the command as one
-word. All hosts must see the working folder.
+They run on this machine, unless a profile sets the resource `launcher`: a shell command that runs a command on another
+host of the job, in which {number} stands for the host (0 is this one) and {command} for the command as one word. All
+hosts must see the working folder.
 
-A request to stop (SIGTERM, of a scheduler or a spot machine that goes, or Ctrl-C) is heard between two turns of a loop:
-nothing is broken off amid a turn, and what the loop has can be kept.
+A request to stop (SIGTERM, from a scheduler or a spot machine, or Ctrl-C) takes effect between two turns of a loop, so
+that the loop can save its state.
 """
 
 import contextlib
@@ -28,35 +28,32 @@ from typing import Any
 from tpulm.core.accelerators import ANY_DEVICES
 
 GRACE = 5  # seconds
-WORD = 1.0  # seconds by which the word of a process that was killed may come after that of one that missed it
-STOP_LIMIT = 600  # seconds in which processes that are asked to stop must have said what is kept
+WORD = 1.0  # seconds by which the end of a killed process may come after the message of one that missed it
+STOP_LIMIT = 600  # seconds after a request to stop in which processes must report what is kept
 COUNT, NUMBER, COORDINATOR = "TRAINING_PROCESSES", "TRAINING_PROCESS", "TRAINING_COORDINATOR"
 
 
 class Stopped(BaseException):
-    """A request to stop was heard. Not an Exception, so that no library takes it for an error of its own.
-
-    Its argument, if it has one, says what is kept.
-    """
+    """A request to stop; not an Exception, so that no library handles it. Its argument, if any, says what is kept."""
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequest:
-    """Whether one of SIGNALS came since `defer`; `restore` gives them back their effect.
+    """The first of SIGNALS since `defer`; `restore` restores their effect.
 
-    name   of the first that came, such as SIGTERM; None before. Later ones are ignored: a scheduler signals a job
-           and its parents, which pass the signal on.
+    name   of the signal, such as SIGTERM; None before. Later signals are ignored: a scheduler signals a job and its
+           parents, which pass the signal on.
     """
 
     def __init__(self) -> None:
-        """Wait for nothing yet."""
+        """Start without handling signals."""
         self.name: str | None = None
         self.before: dict[int, Callable | int | None] = {}
 
     def defer(self) -> None:
-        """Only take note of signals from here on; those that this process ignores are still ignored."""
+        """Only record signals from here on; signals that this process ignores stay ignored."""
         for number in SIGNALS:
             handler = signal.getsignal(number)
             if number not in self.before and handler is not signal.SIG_IGN:
@@ -64,11 +61,11 @@ class StopRequest:
                 signal.signal(number, self.hear)
 
     def hear(self, number: int, frame: Any) -> None:
-        """Take note of a signal."""
+        """Record a signal."""
         self.name = self.name or signal.Signals(number).name
 
     def restore(self) -> None:
-        """Let signals do what they did before `defer`."""
+        """Restore the handlers of before `defer`."""
         while self.before:
             number, handler = self.before.popitem()
             signal.signal(number, handler)
@@ -80,34 +77,34 @@ def count() -> int:
 
 
 def number() -> int:
-    """Return which of them this one is, from 0."""
+    """Return the index of this process among those that train together, from 0."""
     return int(os.environ.get(NUMBER, "0"))
 
 
 def is_worker() -> bool:
-    """Return whether `launch_workers` started this process: then its parent has read and checked the inputs already."""
+    """Return whether `launch_workers` started this process; its parent has then checked the inputs."""
     return COUNT in os.environ
 
 
 def launch_workers(resources: Mapping, say: Callable[[str], None]) -> bool:
-    """Run this script as many processes, or as one of them; return False where this process is to do the work itself.
+    """Run this script as several processes, and return True; return False if this process is to do the work itself.
 
-    resources  the job's: `hosts`, how many, and `launcher`, how to reach them; without them, one process
-    say        forwards what the first process prints, line by line
+    resources  of the job: `hosts`, the number of processes, by default 1, and `launcher`, which starts them
+    say        reports the lines that the first process prints
 
-    Ends the program with exit code 1 when one of them failed, after saying what that one said last.
+    If a process fails, its last message is reported, and the program ends with exit code 1.
     """
     processes, launcher = resources.get("hosts", 1), resources.get("launcher")
     if is_worker():
         threading.Thread(target=end_with_parent, daemon=True).start()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent has it, too, and asks all of them to stop
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it, too, and stops all of them
         return False
     if processes == 1:
         return False
-    own = address() if launcher else "127.0.0.1"
+    host = address() if launcher else "127.0.0.1"
     request = StopRequest()
     with reserved_port() as port:
-        children = [start_process(processes, index, f"{own}:{port}", launcher) for index in range(processes)]
+        children = [start_process(processes, index, f"{host}:{port}", launcher) for index in range(processes)]
         request.defer()
         try:
             failed = watch(children, say, request)
@@ -125,7 +122,7 @@ def launch_workers(resources: Mapping, say: Callable[[str], None]) -> bool:
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
-    """Yield a port of this machine that no other program gets meanwhile; JAX's coordinator shares it, as gRPC does."""
+    """Yield a port that is reserved on this machine, but that JAX's coordinator can use, as gRPC shares ports."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     with socket.socket(family) as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -134,17 +131,21 @@ def reserved_port() -> Iterator[int]:
 
 
 def start_process(processes: int, index: int, coordinator: str, launcher: str | None) -> subprocess.Popen:
-    """Start this script once more, as process `index`."""
-    place = {COUNT: str(processes), NUMBER: str(index), COORDINATOR: coordinator}
-    place |= {ANY_DEVICES: os.environ[ANY_DEVICES]} if ANY_DEVICES in os.environ else {}
+    """Start this script as process `index`, and return the process."""
+    environment = {COUNT: str(processes), NUMBER: str(index), COORDINATOR: coordinator}
+    environment |= {ANY_DEVICES: os.environ[ANY_DEVICES]} if ANY_DEVICES in os.environ else {}
     command = [sys.executable, sys.argv[0]]
     if launcher:
-        settings = [f"{name}={value}" for name, value in place.items()]
-        there = shlex.join(["env", "-C", os.getcwd(), *settings, *command])
-        command = ["sh", "-c", launcher.replace("{number}", str(index)).replace("{command}", shlex.quote(there))]
+        settings = [f"{name}={value}" for name, value in environment.items()]
+        remote_command = shlex.join(["env", "-C", os.getcwd(), *settings, *command])
+        command = [
+            "sh",
+            "-c",
+            launcher.replace("{number}", str(index)).replace("{command}", shlex.quote(remote_command)),
+        ]
     return subprocess.Popen(
         command,
-        env=os.environ | place,
+        env=os.environ | environment,
         stdin=subprocess.PIPE,  # see end_with_parent
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -154,7 +155,7 @@ def start_process(processes: int, index: int, coordinator: str, launcher: str | 
 
 
 def end_processes(children: list[subprocess.Popen]) -> None:
-    """End processes, also those that a launcher started on other hosts: what it started loses its input."""
+    """End processes, also those that a launcher started on other hosts, whose input ends."""
     for process in children:
         with contextlib.suppress(OSError):
             process.terminate()
@@ -171,16 +172,16 @@ def end_processes(children: list[subprocess.Popen]) -> None:
 
 
 def end_with_parent() -> None:
-    """Stop this process when its input says so; end it when the input ends: nobody waits for it any more."""
+    """Stop this process when its input requests it; end it when the input ends, as its parent has."""
     while os.read(0, 1024):
         os.kill(os.getpid(), signal.SIGTERM)
-    os.kill(os.getpid(), signal.SIGTERM)  # it leaves nothing half-written where it hears that,
+    os.kill(os.getpid(), signal.SIGTERM)  # so that no half-written file stays
     time.sleep(GRACE)
-    os._exit(1)  # and does not hear it while it waits for the others
+    os._exit(1)  # while it waits for the others, it does not handle signals
 
 
 def address() -> str:
-    """Return this machine's address as others of its network see it."""
+    """Return the address of this machine in its network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("10.255.255.255", 1))  # sends nothing
@@ -190,7 +191,7 @@ def address() -> str:
 
 
 def ask_to_stop(children: list[subprocess.Popen]) -> None:
-    """Ask processes, wherever they are, to stop after a step that all of them make, and to keep what they have."""
+    """Request processes, on any host, to stop after a common step and to save their state."""
     for process in children:
         with contextlib.suppress(OSError):
             if process.stdin:
@@ -199,9 +200,9 @@ def ask_to_stop(children: list[subprocess.Popen]) -> None:
 
 
 def watch(children: list[subprocess.Popen], say: Callable[[str], None], request: StopRequest) -> tuple[int, str] | None:
-    """Forward what the first process says until all have ended; return number and last words of one that failed.
+    """Report the lines of the first process until all have ended; return index and last message of one that failed.
 
-    After a `request` to stop they are asked to, and have STOP_LIMIT seconds to say what is kept.
+    After a `request` to stop, it is passed on, and the processes have STOP_LIMIT seconds to report what is kept.
     """
     events: queue.Queue = queue.Queue()
 
@@ -209,7 +210,7 @@ def watch(children: list[subprocess.Popen], say: Callable[[str], None], request:
         for line in process.stderr or ():
             words = line.split("] ", 1)[-1].strip()
             if words.startswith(("error: ", STOPPED)):
-                # Not when it has ended: first it would wait for the others, and they for it.
+                # Its end would come too late: before, it waits for the others, and they for it.
                 events.put((index, words.removeprefix("error: "), 1))
                 return
             events.put((index, words, None))
@@ -241,18 +242,18 @@ def watch(children: list[subprocess.Popen], say: Callable[[str], None], request:
 
 
 def cause(events: queue.Queue, index: int, words: str) -> tuple[int, str]:
-    """Return number and last words of the process that others failed because of.
+    """Return index and last message of the process that made others fail.
 
-    It is the one that has said so, unless word comes of one that was killed, of which the others only miss an answer.
+    It is the process `index`, unless another one was killed meanwhile: the others then only miss its answer.
     """
     limit = time.monotonic() + WORD
     with contextlib.suppress(queue.Empty):
         while (left := limit - time.monotonic()) > 0:
-            other, ended, code = events.get(timeout=left)
+            killed, ended, code = events.get(timeout=left)
             if code is not None and code < 0:
-                return other, ended
+                return killed, ended
     return index, words
 
 
-STOPPED = "stopped by "  # what a sentence about a stop begins with
+STOPPED = "stopped by "  # the beginning of a message about a stop
 LOST = "the next snakemake resumes this job from its last snapshot, or else begins it again."

@@ -1,4 +1,4 @@
-"""Secrets: those of the environment, and what looks like one; to keep them out of logs, archives and pages."""
+"""Find secrets, by the environment or their form, and remove them from logs, archives and pages."""
 
 import base64
 import json
@@ -11,16 +11,16 @@ NAMES = (
     "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "KAGGLE_KEY", "KAGGLE_API_TOKEN", "WANDB_API_KEY", "GITHUB_TOKEN",
     "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
 )  # fmt: skip
-# Values of variables with these endings that are neither paths nor words: passwords, then keys and tokens.
+# Forms of the values of environment variables with these ENDINGS: passwords, then keys and tokens.
 PASSWORD = re.compile(r"(?![/.~])(?=.*[^A-Za-z])\S{8,}")
 KEY = re.compile(r"(?![/.~])(?=.*[a-z])(?=.*[A-Z])(?=.*\d)[\w.+=/-]{16,}|[0-9a-f-]{32,}")
 ENDINGS = ((("_SECRET", "_PASSWORD"), PASSWORD), (("_KEY", "_TOKEN"), KEY))
 OF_CREDENTIALS = ("private_key", "private_key_id", "client_secret", "refresh_token")
-SHORTEST = 8  # characters: less is no secret, and would blot out ordinary text
+SHORTEST = 8  # characters of a secret: shorter ones would blot out ordinary text
 BLOT = "[secret]"
 
 
-# What looks like a secret: keys, tokens of Hugging Face, GitHub, AWS and Google, and passwords in URLs.
+# Forms of secrets: keys, tokens of Hugging Face, GitHub, AWS and Google, and passwords in URLs.
 PATTERNS = {
     "a private key": re.compile(rb"^-----BEGIN [A-Z ]*PRIVATE KEY-----", re.MULTILINE),
     "a token": re.compile(
@@ -31,7 +31,7 @@ PATTERNS = {
 
 
 def find_secret(content: bytes) -> tuple[str, int] | None:
-    """Return a secret in a text, by its form or of the environment, and where it begins; None without any."""
+    """Return the kind of a secret in a text, by its form or of the environment, and its start; None without any."""
     for what, pattern in PATTERNS.items():
         if match := pattern.search(content):
             return what, match.start()
@@ -42,28 +42,28 @@ def find_secret(content: bytes) -> tuple[str, int] | None:
 
 
 def secrets() -> list[str]:
-    """Return the secret texts of this process' environment, the longest first."""
-    found = {os.environ.get(name, "") for name in NAMES}
+    """Return the secrets of this process' environment, the longest first."""
+    texts = {os.environ.get(name, "") for name in NAMES}
     for endings, form in ENDINGS:
-        found |= {text for name, text in os.environ.items() if name.endswith(endings) and form.fullmatch(text)}
+        texts |= {text for name, text in os.environ.items() if name.endswith(endings) and form.fullmatch(text)}
     user = os.environ.get("KAGGLE_USERNAME", "")
-    found |= {base64.b64encode(f"{user}:{value}".encode()).decode() for value in found if value}
-    found |= credentials(os.environ.get("GOOGLE_APPLICATION_CREDENTIALS", ""))
-    return sorted((text for text in found if len(text) >= SHORTEST), key=len, reverse=True)
+    texts |= {base64.b64encode(f"{user}:{value}".encode()).decode() for value in texts if value}
+    texts |= credentials(os.environ.get("GOOGLE_APPLICATION_CREDENTIALS", ""))
+    return sorted((text for text in texts if len(text) >= SHORTEST), key=len, reverse=True)
 
 
 def credentials(path: str) -> set[str]:
-    """Return the texts of a credentials file that are secret, line by line: all, or of JSON those of OF_CREDENTIALS."""
+    """Return the secret lines of a credentials file: all, or in JSON those of the keys OF_CREDENTIALS."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError):
         return set()
     try:
         values = json.loads(text)
-        found = [values[name] for name in OF_CREDENTIALS if isinstance(values.get(name), str)]
+        strings = [values[name] for name in OF_CREDENTIALS if isinstance(values.get(name), str)]
     except (ValueError, AttributeError):
-        found = [text]
-    lines = {line.strip() for value in found for line in value.splitlines()}
+        strings = [text]
+    lines = {line.strip() for value in strings for line in value.splitlines()}
     return {line for line in lines if len(line) >= 2 * SHORTEST and "://" not in line}
 
 
@@ -75,7 +75,7 @@ def redacted(text: str) -> str:
 def redacted_values(value: Any) -> Any:
     """Return a value of JSON without the secrets of the environment in its texts and keys.
 
-    To be called before it is dumped: JSON escapes quotes, backslashes and what is not ASCII, secret or not.
+    It must be called before the value is dumped, since JSON escapes quotes, backslashes and other characters.
     """
 
     def clean(part: Any) -> Any:
@@ -83,21 +83,21 @@ def redacted_values(value: Any) -> Any:
             return {clean(key): clean(item) for key, item in part.items()}
         if isinstance(part, list):
             return [clean(item) for item in part]
-        return blotted(part, found) if isinstance(part, str) else part
+        return blotted(part, secret_texts) if isinstance(part, str) else part
 
-    found = secrets()
+    secret_texts = secrets()
     return clean(value)
 
 
-def blotted(text: str, found: list[str]) -> str:
-    """Return `text` without these secrets."""
-    for secret in found:
+def blotted(text: str, secret_texts: list[str]) -> str:
+    """Return `text` with each of `secret_texts` replaced by BLOT."""
+    for secret in secret_texts:
         text = text.replace(secret, BLOT)
     return text
 
 
 def redact_file(path: str) -> None:
-    """Blot the secrets of the environment out of a file, where it holds any."""
+    """Replace the secrets of the environment in a file."""
     content = Path(path).read_bytes()
     clean = content
     for secret in secrets():

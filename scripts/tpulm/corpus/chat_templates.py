@@ -1,4 +1,4 @@
-"""Where chat templates come from: Gemma's, a file, or the files of a tokenizer, local or on the Hugging Face hub."""
+"""Load a chat template: Gemma's, from a file, or from the files of a tokenizer, local or on the Hugging Face Hub."""
 
 import json
 import os
@@ -9,8 +9,8 @@ from tpulm.core import hub
 from tpulm.core.errors import UserError
 from tpulm.specs.texts import CHAT_TEMPLATE_FILES, GEMMA
 
-# The turns of the Gemma models that follow instructions (https://ai.google.dev/gemma/docs/core/prompt-structure). What
-# the system says stands before what the user says first, as in the templates of Gemma 3.
+# The turns of Gemma's instruction-tuned models (https://ai.google.dev/gemma/docs/core/prompt-structure). A system
+# message stands before the first message of the user, as in the templates of Gemma 3.
 GEMMA_TEMPLATE = """\
 {{ bos_token }}
 {%- set first = namespace(text='') %}
@@ -30,29 +30,29 @@ GEMMA_TEMPLATE = """\
 """
 
 
-def find_chat_template(where: str, given: str, revision: str | None, files: Sequence[str]) -> dict:
-    """Return a chat template: where it is from, template, bos_token and eos_token, and the special tokens, or None.
+def find_chat_template(where: str, value: str, revision: str | None, files: Sequence[str]) -> dict:
+    """Return a chat template: where, template, bos_token, eos_token, and special, the special tokens or None.
 
-    where     config key of the template; given, its value; revision, a commit, where that is a name on the hub
-    files     the local files that the template is read from
+    where     key of the config; value, its value; revision, the commit of a name on the hub
+    files     local files from which the template is read
 
-    Raises UserError where there is none.
+    Raises UserError without a template.
     """
-    if given == GEMMA:
+    if value == GEMMA:
         return template_record(f"{where} {GEMMA}", GEMMA_TEMPLATE, {"bos_token": "<bos>", "eos_token": "<eos>"}, None)
-    if given.endswith(".jinja") and not os.path.isdir(given):
-        return template_record(given, text_of(given), {}, None)
+    if value.endswith(".jinja") and not os.path.isdir(value):
+        return template_record(value, text_of(value), {}, None)
     if not files:
-        folder = hub.fetch(given, revision, hub.named_source(where, given, revision), list(CHAT_TEMPLATE_FILES))
+        folder = hub.fetch(value, revision, hub.named_source(where, value, revision), list(CHAT_TEMPLATE_FILES))
         files = [str(folder / name) for name in CHAT_TEMPLATE_FILES if (folder / name).is_file()]
-    found, place = {os.path.basename(file): text_of(file) for file in files}, f"{where}: {given}"
+    texts, place = {os.path.basename(file): text_of(file) for file in files}, f"{where}: {value}"
     try:
-        config = json.loads(found.get("tokenizer_config.json", "{}"))
+        config = json.loads(texts.get("tokenizer_config.json", "{}"))
     except ValueError as error:
         raise UserError(f"{place}/tokenizer_config.json is not valid JSON: {error}.") from None
-    template = found.get("chat_template.jinja", config.get("chat_template"))
-    if isinstance(template, list):  # of several, each with a name
-        template = {one["name"]: one["template"] for one in template}.get("default")
+    template = texts.get("chat_template.jinja", config.get("chat_template"))
+    if isinstance(template, list):  # several templates, each with a name
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
     if not isinstance(template, str):
         raise UserError(f"{place} has no chat template in {' or '.join(CHAT_TEMPLATE_FILES)}.")
     added = config.get("added_tokens_decoder", {}).values()
@@ -61,7 +61,7 @@ def find_chat_template(where: str, given: str, revision: str | None, files: Sequ
 
 
 def template_record(where: str, template: str, config: dict, special: list[str] | None) -> dict:
-    """Return a template and its tokens as `ChatTemplate` takes them; config is the tokenizer's."""
+    """Return a template and its tokens as `ChatTemplate` takes them; config  of the tokenizer."""
     tokens = {name: config.get(name) for name in ("bos_token", "eos_token")}
     plain = {name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items()}
     return {"where": where, "template": template, "special": special, **plain}

@@ -1,4 +1,4 @@
-"""Training documents that share a word n-gram with held-out documents or with benchmarks; hashes of word n-grams.
+"""Find training documents that share a word n-gram with held-out documents or with benchmarks; hash word n-grams.
 
 A word is a run of characters between white space, in lower case and without what is neither letter nor digit.
 
@@ -18,7 +18,7 @@ FACTOR, MIX_1, MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5
 
 
 class WordHashes(dict[str, int]):
-    """The 64-bit hash of each run of characters; 0 where no letter or digit is in it."""
+    """The 64-bit hash of each run of characters; 0 for one without letters and digits."""
 
     def __missing__(self, token: str) -> int:
         """Hash a run of characters that is new."""
@@ -57,33 +57,33 @@ def hash_ngrams(hashes: np.ndarray, counts: np.ndarray, n: int, short: bool) -> 
     if short:
         starts |= left == np.repeat(counts, counts)
     begin = np.flatnonzero(starts)
-    found = np.zeros(len(begin), np.uint64)
+    sums = np.zeros(len(begin), np.uint64)
     for offset in range(n):
         inside = left[begin] > offset
-        found *= FACTOR
-        found[inside] += hashes[begin[inside] + offset]
+        sums *= FACTOR
+        sums[inside] += hashes[begin[inside] + offset]
     ends = np.concatenate([[0], np.cumsum(starts)])
     positions = np.concatenate([[0], np.cumsum(counts)])
-    return mix(found), np.diff(ends[positions]).astype(np.int64)
+    return mix(sums), np.diff(ends[positions]).astype(np.int64)
 
 
 def mix(values: np.ndarray) -> np.ndarray:
-    """Return uint64 values whose bits all depend on all bits of those given: the last steps of SplitMix64."""
+    """Return uint64 values each of whose bits depends on all bits of `values`: the last steps of SplitMix64."""
     values = (values ^ (values >> np.uint64(30))) * MIX_1
     values = (values ^ (values >> np.uint64(27))) * MIX_2
     return values ^ (values >> np.uint64(31))
 
 
-WAITING = 1 << 22  # n-grams that are gathered before they are sorted in
+WAITING = 1 << 22  # n-grams that are collected before they are sorted
 
 
 def held_out_texts(parts: Sequence[str], codes: np.ndarray) -> Iterator[list[str]]:
-    """Yield the held-out documents of the parts, in batches; codes has the split of each document."""
+    """Yield the held-out documents of the parts, in batches; codes  split of each document."""
     first = 0
     for part in parts:
         for batch in read_columns(part, "text"):
-            own = codes[first : first + batch.num_rows]
-            yield batch["text"].filter((own == TEST) | (own == VALIDATION)).to_pylist()
+            batch_codes = codes[first : first + batch.num_rows]
+            yield batch["text"].filter((batch_codes == TEST) | (batch_codes == VALIDATION)).to_pylist()
             first += batch.num_rows
 
 
@@ -91,9 +91,9 @@ def ngrams_of(batches: Iterable[Sequence[str | None]], n: int) -> np.ndarray:
     """Return the distinct hashes of the word n-grams of texts, uint64, sorted."""
     known, waiting, size = np.empty(0, np.uint64), [np.empty(0, np.uint64)], 0
     for batch in batches:
-        found, _ = hash_ngrams(*hash_words(text for text in batch if text), n, short=False)
-        waiting.append(found)
-        size += len(found)
+        hashes, _ = hash_ngrams(*hash_words(text for text in batch if text), n, short=False)
+        waiting.append(hashes)
+        size += len(hashes)
         if size > max(WAITING, len(known) // 4):
             known, waiting, size = np.unique(np.concatenate([known, *waiting])), [], 0
     return np.unique(np.concatenate([known, *waiting]))
@@ -105,19 +105,19 @@ def find_contaminated(part: str, codes: np.ndarray, avoided: np.ndarray, n: int)
     codes    split of each document of the part
     avoided  hashes of n-grams, as `ngrams_of` returns them
 
-    An example is the beginning of a text, and its first n-gram that is to be avoided.
+    An example has the beginning of a text, and its first n-gram to avoid.
     """
     rows: list[int] = []
     examples: list[dict[str, str]] = []
     first = 0
     for batch in read_columns(part, "text"):
-        own = np.flatnonzero(codes[first : first + batch.num_rows] == TRAIN)
-        texts = batch["text"].take(own).to_pylist()
+        train_rows = np.flatnonzero(codes[first : first + batch.num_rows] == TRAIN)
+        texts = batch["text"].take(train_rows).to_pylist()
         hashes, counts = hash_ngrams(*hash_words(texts), n, short=False)
         ends = np.cumsum(counts)
         places = np.flatnonzero(contained(hashes, avoided))
         documents, where = np.unique(np.searchsorted(ends, places, side="right"), return_index=True)
-        rows += (own[documents] + first).tolist()
+        rows += (train_rows[documents] + first).tolist()
         for document, place in zip(documents, places[where], strict=True):
             if len(examples) < EXAMPLES:
                 start = int(place - (ends[document] - counts[document]))
@@ -128,26 +128,26 @@ def find_contaminated(part: str, codes: np.ndarray, avoided: np.ndarray, n: int)
     return {"rows": rows, "examples": examples}
 
 
-def drop_contaminated(codes: np.ndarray, documents: Sequence[int], found: Sequence[dict]) -> None:
+def drop_contaminated(codes: np.ndarray, documents: Sequence[int], results: Sequence[dict]) -> None:
     """Drop what `find_contaminated` found in each part.
 
     codes      split of each document of the parts; that of contaminated ones becomes CONTAMINATED
     documents  number of documents of each part
     """
     first = 0
-    for count, part in zip(documents, found, strict=True):
+    for count, part in zip(documents, results, strict=True):
         codes[np.array(part["rows"], int) + first] = CONTAMINATED
         first += count
 
 
-def count_contaminated(found: Sequence[dict], dropped: dict) -> dict:
+def count_contaminated(results: Sequence[dict], dropped: dict) -> dict:
     """Return examples of what `find_contaminated` found in all parts, and count it in `dropped`."""
-    dropped["train"]["contaminated"] = sum(len(part["rows"]) for part in found)
-    return {"examples": [example for part in found for example in part["examples"]][:EXAMPLES]}
+    dropped["train"]["contaminated"] = sum(len(part["rows"]) for part in results)
+    return {"examples": [example for part in results for example in part["examples"]][:EXAMPLES]}
 
 
 def contained(values: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Return whether each value is among sorted ones, which are looked through in order."""
+    """Return whether each value is in `known`, which is sorted: bool of shape [values]."""
     if not len(known):
         return np.zeros(len(values), bool)
     distinct, back = np.unique(values, return_inverse=True)

@@ -1,6 +1,6 @@
-"""Documents as Parquet, written and read in row groups that fit in memory, and what is decided about each.
+"""Parquet files of documents, written and read in row groups that fit in memory; codes and counts of dropped documents.
 
-Several files are read as one. Of files in a bucket (gs://BUCKET/NAME) only the row groups that are wanted are read.
+Several files are read as one. Only the wanted row groups of a file in a bucket (gs://BUCKET/NAME) are read.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import SPLITS
 
-# Of a text where the responses count: the characters of each, up to but without `stop`.
+# The characters of each response, `stop` exclusive, in a text where the responses count.
 RESPONSES = pa.field("responses", pa.list_(pa.struct({"start": pa.int32(), "stop": pa.int32()})))
 ROW_GROUP = 10_000  # documents
-ROW_GROUP_CHARACTERS = 4 << 20  # so that little more is read than is wanted, also of long documents
+ROW_GROUP_CHARACTERS = 4 << 20  # so that a few long documents are read without many others
 
 
 class DocumentFile:
@@ -50,7 +50,7 @@ class DocumentFile:
             start, passed = stop, int(ends[stop - 1])
 
     def flush(self) -> None:
-        """Write what is waiting as a row group."""
+        """Write the waiting documents as a row group."""
         if self.waiting:
             # In one chunk: where chunks end, pages may.
             table = pa.Table.from_batches(self.waiting, self.schema).combine_chunks()
@@ -70,7 +70,7 @@ def count_documents(path: str) -> int:
 
 
 def open_table(path: str | Path) -> pq.ParquetFile:
-    """Open a Parquet file of this machine, or one in a bucket, of which then only what is asked for is read."""
+    """Open a Parquet file; from one in a bucket, only the requested bytes are read."""
     return pq.ParquetFile(bucket.Object(str(path)) if bucket.remote(path) else path)
 
 
@@ -82,7 +82,7 @@ def read_columns(path: str | Path, *columns: str) -> Iterator[pa.RecordBatch]:
 
 
 def read_array(path: str | Path, start: int, stop: int) -> np.ndarray:
-    """Return elements `start` to `stop` of a NumPy file of one dimension; of one in a bucket, no more is read."""
+    """Return elements `start` to `stop` of a one-dimensional NumPy file, without reading the others."""
     with bucket.Object(str(path)) if bucket.remote(path) else open(path, "rb") as file:
         np.lib.format.read_magic(file)
         _, _, dtype = np.lib.format.read_array_header_1_0(file)
@@ -92,12 +92,12 @@ def read_array(path: str | Path, start: int, stop: int) -> np.ndarray:
 
 @contextlib.contextmanager
 def whole(path: str | Path) -> Iterator[None]:
-    """Raise UserError where a Parquet file of this workflow turns out to be damaged while it is read."""
+    """Raise UserError if reading a Parquet file of this workflow shows that it is damaged."""
     try:
         yield
     except (pa.ArrowException, OSError, KeyError) as error:
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise UserError(f"{path} is corrupt ({said}); delete the file and run again.") from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UserError(f"{path} is corrupt ({reason}); delete the file and run again.") from error
 
 
 Files = str | Sequence[str]
@@ -138,30 +138,30 @@ def read_texts(files: Files, rows: Rows = ALL, size: int = 1000) -> Iterator[lis
 
 
 def read_responses(files: Files, rows: Rows = ALL, size: int = 1000) -> Iterator[list[list[tuple[int, int]]]]:
-    """Yield where the responses of the documents are that `read_texts` yields: characters, as (start, stop)."""
+    """Yield the responses in the documents of `read_texts`: characters, as (start, stop)."""
     for batch in read_column(files, rows, size, "responses"):
         yield [[(span["start"], span["stop"]) for span in spans] for spans in batch.to_pylist()]
 
 
 def read_lengths(files: Files) -> list[np.ndarray]:
-    """Return the characters of each document of each corpus file, int32 of shape [documents], from the files beside."""
+    """Return the lengths of documents in characters, int32 of shape [documents], from each .lengths.npy file."""
     return [bucket.array(path) for path in ([files] if isinstance(files, str) else files)]
 
 
 TRAIN, VALIDATION, TEST = (SPLITS.index(split) for split in ("train", "validation", "test"))
 DUPLICATE, NEAR_DUPLICATE, CONTAMINATED, BEYOND = 10, 11, 12, 13
-# Codes of documents that are dropped, by the names of their counts. More than max_documents are left out, not dropped.
+# Codes of dropped documents by the names of their counts. Documents BEYOND max_documents do not count as dropped.
 REASONS = {"duplicates": DUPLICATE, "near_duplicates": NEAR_DUPLICATE}
 IN_WORDS = {
     "empty": "empty", "short": "shorter than min_characters", "duplicates": "also in another split",
     "near_duplicates": "near-duplicates", "contaminated": "contaminated",
 }  # fmt: skip
-# Of dropped documents that a record shows; and of each, characters.
+# Dropped documents that a record shows, and characters of each, at most.
 EXAMPLES, EXAMPLE_CHARACTERS = 20, 200
 
 
 def count_dropped(splits: Sequence[str], records: Sequence[dict], codes: np.ndarray) -> dict[str, dict[str, int]]:
-    """Return how many documents of each split were dropped, by reason: that of the split which a part is named for."""
+    """Return the number of dropped documents by split and reason; splits  for which the parts are named."""
     dropped = {split: {"empty": 0, "short": 0, "duplicates": 0} for split in SPLITS}
     first = 0
     for split, record in zip(splits, records, strict=True):
@@ -183,13 +183,13 @@ def refuse_empty(where: str, split: str, documents: int, dropped: dict[str, dict
     """Raise UserError when a split has no document, saying why they were dropped."""
     if documents:
         return
-    found, counts = "no documents were found", dropped[split]
+    problem, counts = "no documents were found", dropped[split]
     if any(counts.values()):
         reasons = [f"{count} {reason_in_words(reason)}" for reason, count in counts.items()]
-        found = f"of {sum(counts.values())} documents, {', '.join(reasons)}"
-    raise UserError(f"{where}: the split {split} is empty: {found}.")
+        problem = f"of {sum(counts.values())} documents, {', '.join(reasons)}"
+    raise UserError(f"{where}: the split {split} is empty: {problem}.")
 
 
 def reason_in_words(reason: str) -> str:
-    """Return the reason for which documents were dropped, in words that follow their number."""
+    """Return the reason for dropping documents, in words that follow their number."""
     return IN_WORDS.get(reason, f"by the filter {reason}")

@@ -42,7 +42,7 @@ def open_text(path: str, piece: Piece, paragraphs: bool) -> io.TextIOWrapper:
 
 
 def read_piece(path: str, piece: Piece, paragraphs: bool) -> bytes:
-    """Return a piece of a file: neighbours of equal size about, which end after a line, or after an empty one."""
+    """Return a piece of a file. Pieces have about the same size, and end after a line, or after an empty line."""
     number, pieces = piece
     size, _ = bucket.state(path)
     start, stop = (index * size // pieces for index in (number, number + 1))
@@ -72,7 +72,7 @@ def read_lines(path: str, piece: Piece = WHOLE) -> Iterator[list[str]]:
 
 
 def read_paragraphs(path: str, piece: Piece = WHOLE) -> Iterator[list[str]]:
-    """Yield the paragraphs of a text file, or of a piece of it, in batches: empty lines are between them."""
+    """Yield the paragraphs of a text file, or of a piece of it, in batches; empty lines separate them."""
     rest = ""
     for block in blocks(path, piece, paragraphs=True):
         *whole, rest = (rest + block).split("\n\n")
@@ -93,11 +93,11 @@ BATCH = 1000  # rows of a table that are in memory at once
 def read_files(files: Sequence[str], sample_by: str, form: Form, piece: Piece = WHOLE) -> Documents:
     """Yield the documents of files in their order, in batches.
 
-    sample_by  what a document is in a .txt file: line, paragraph (ended by an empty line) or document (the file)
-    form       what it is in the other formats
+    sample_by  a document of a .txt file: line, paragraph (ended by an empty line) or document (the file)
+    form       how rows of the other formats become documents
     piece      of one large file: its number, and how many there are
 
-    Raises UserError, naming the file and where it can be said the line; also where a file changes meanwhile.
+    Raises UserError, naming the file and, if it is known, the line; also if a file changes meanwhile.
     """
     for file in files:
         with unchanged(file):
@@ -115,28 +115,28 @@ def read_files(files: Sequence[str], sample_by: str, form: Form, piece: Piece = 
                 raise mistake(file, error) from error
 
 
-LOOK = 1 << 16  # bytes that are looked at of a file that can be read in pieces
-LOOK_WHOLE = 1 << 20  # and of one that cannot, at the most
+LOOK = 1 << 16  # bytes that are checked of a file that can be read in pieces
+LOOK_WHOLE = 1 << 20  # largest size of any other file that is checked
 
 
 def look_at(where: str, text: Mapping, parts: Iterable[Part]) -> None:
-    """Read the beginning of the first file of each source and split of a text. Raises UserError.
+    """Check the beginning of the first file of each source and split of a text. Raises UserError.
 
-    A wrong column, field, template or encoding is found so before the first job, and before a job deletes what an
-    earlier config has made. Hubs and buckets are left to the jobs.
+    A wrong column, field, template or encoding ends so before the first job, which may delete older outputs. Datasets
+    of hubs and files in buckets are left to the jobs.
     """
     by_split: dict[tuple, list[Part]] = {}
     for part in parts:
         by_split.setdefault((part.source, part.split), []).append(part)
-    for found in by_split.values():
-        recipe = reading(where, dict(text), found[0])
-        files = [file for part in found for file in part.files]
+    for source_parts in by_split.values():
+        recipe = reading(where, dict(text), source_parts[0])
+        files = [file for part in source_parts for file in part.files]
         if recipe["source"] != "files" or any(map(bucket.remote, files)):
             continue
         if not any(map(os.path.getsize, files)):
             raise UserError(f"{recipe['key']}.files: {files[0]} is empty; allowed: files with text.")
         first = next(file for file in files if os.path.getsize(file))
-        size, by = os.path.getsize(first), "line"  # of text only the encoding can be wrong
+        size, by = os.path.getsize(first), "line"  # plain text can only have a wrong encoding
         pieces = -(-size // LOOK) if divisible(first, by) else 1
         whole = format_of(first) == "json" or (format_of(first) == "parquet" and packed(first))
         if "messages" in recipe or (whole and size > LOOK_WHOLE):
@@ -146,7 +146,7 @@ def look_at(where: str, text: Mapping, parts: Iterable[Part]) -> None:
 
 @contextlib.contextmanager
 def unchanged(file: str) -> Iterator[None]:
-    """Raise UserError when a file has another size or date at the end than at the beginning."""
+    """Raise UserError if a file has another size or date after the block than before."""
     before = bucket.state(file)
     yield
     if bucket.state(file) != before:
@@ -179,24 +179,24 @@ def whole(file: str) -> str:
 
 
 def opened(file: str) -> IO[bytes]:
-    """Open a file for reading bytes, through gzip where its name says so."""
+    """Open a file for reading bytes, through gzip if its name ends with .gz."""
     return gzip.open(bucket.opened(file)) if packed(file) else bucket.opened(file)  # type: ignore[return-value]
 
 
 def read_csv(file: str, form: Form) -> Documents:
-    """Yield the documents of a CSV file. "NA" and "001" stay the text that they are."""
+    """Yield the documents of a CSV file. "NA" and "001" stay text."""
     import pandas
 
     with opened(file) as data:
         plain_text(file, data.read(LOOK).decode("utf-8", "ignore"))
     with opened(file) as data:
         form.check(file, list(pandas.read_csv(data, nrows=0)))
-    # The other columns are read, too: else a line with too many fields would pass.
+    # All columns are read: otherwise a line with too many fields would pass.
     options: dict[str, Any] = {"keep_default_na": False, "chunksize": BATCH}
     options["dtype"] = dict.fromkeys(form.columns, object)
     with opened(file) as data:
         for frame in pandas.read_csv(data, **options):
-            if not isinstance(frame.index, pandas.RangeIndex):  # else the first field would be lost
+            if not isinstance(frame.index, pandas.RangeIndex):  # otherwise the first field would be lost
                 raise UserError(f"{file}, line 2, has more fields than line 1 has names; allowed: the same number.")
             yield form.documents(file, [frame[column].tolist() for column in form.columns])
 
@@ -207,7 +207,7 @@ def read_parquet(file: str, form: Form) -> Documents:
 
     with contextlib.ExitStack() as stack:
         data = stack.enter_context(opened(file))
-        if packed(file):  # Parquet is read from its end, which a stream of gzip has not
+        if packed(file):  # Parquet is read from its end, which a gzip stream does not have
             plain = stack.enter_context(tempfile.TemporaryFile())
             shutil.copyfileobj(data, plain)
             data = plain
@@ -249,7 +249,7 @@ def json_lines_documents(file: str, form: Form, piece: Piece) -> Documents:
 
 @dataclass
 class Line:
-    """A line of a file, for messages: counted from the file's first line, which takes time for a piece."""
+    """A line of a file, for messages; converted to text only there, since counting the lines before takes time."""
 
     file: str
     piece: Piece
@@ -282,17 +282,17 @@ def mistake(file: str, error: Exception) -> UserError:
 
 
 def plain_text(file: str, text: str) -> str:
-    """Return text of a file as it is. Raises UserError for control characters, as UTF-16 read as UTF-8 has them."""
+    """Return `text`. Raises UserError for too many control characters, such as those of UTF-16 read as UTF-8."""
     share = len(CONTROL.findall(text)) / max(2000, len(text))
     if share <= MOST_CONTROL:
         return text
     place = 1
     with opened(file) as lines:
         for line in lines:
-            if found := CONTROL_BYTES.search(line):
+            if match := CONTROL_BYTES.search(line):
                 raise UserError(
                     f"{file} is not plain text: {share:.1%} of its characters are control characters, the first of "
-                    f"them byte {place + found.start():,} of the file ({found[0].hex()}); allowed: {MOST_CONTROL:.1%}; "
+                    f"them byte {place + match.start():,} of the file ({match[0].hex()}); allowed: {MOST_CONTROL:.1%}; "
                     f"{converting(file, True)}."
                 )
             place += len(line)
@@ -300,7 +300,7 @@ def plain_text(file: str, text: str) -> str:
 
 
 def converting(file: str, utf8: bool) -> str:
-    """Return how to convert a file, of which the bytes are UTF-8 or not, as a part of a sentence."""
+    """Return a part of a sentence that says how to convert a file; utf8  whether its bytes are UTF-8."""
     with opened(file) as data:
         name = encoding_of(data.read(CHARACTERS), utf8)
     if not name:
@@ -313,7 +313,7 @@ def converting(file: str, utf8: bool) -> str:
 
 
 def encoding_of(data: bytes, utf8: bool) -> str:
-    """Return the encoding that the beginning of a text seems to have, as iconv calls it; "" where none fits."""
+    """Return iconv's name of the encoding that the beginning of a text seems to have; "" if none fits."""
     data = data[: len(data) // 4 * 4]
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
         names = ["UTF-32", "UTF-16"]
@@ -332,7 +332,7 @@ def encoding_of(data: bytes, utf8: bool) -> str:
 
 
 def format_name(file: str) -> str:
-    """Return how a file's format is called."""
+    """Return the name of a file's format."""
     kinds = {"csv": "CSV", "parquet": "Parquet", "json": "JSON", "jsonl": "JSON Lines", "text": "text"}
     return kinds[format_of(file)]
 
@@ -342,8 +342,8 @@ if TYPE_CHECKING:
 
 
 def import_datasets() -> ModuleType:
-    """Return the `datasets` library, quiet towards the terminal and, about what is read, towards the network."""
-    # Else each call of load_dataset asks a server for a file, to be counted there: seconds where that is cut off.
+    """Return the `datasets` library, without progress bars and download counts."""
+    # To be counted, each call of load_dataset would request a file, which takes seconds without a network.
     os.environ["HF_UPDATE_DOWNLOAD_COUNTS"] = "0"
     import datasets
 
@@ -352,9 +352,9 @@ def import_datasets() -> ModuleType:
 
 
 def load_hub(where: str, recipe: dict, form: Form) -> "Dataset":
-    """Return the one split that a recipe names of a dataset of the hub, or of a local folder that is laid out as one.
+    """Return the split that a recipe names, of a dataset on the hub or in a local folder.
 
-    Raises UserError for what does not exist, and when it is not to be had without the network.
+    Raises UserError if it does not exist, or cannot be downloaded.
     """
     datasets = import_datasets()
     ((split, expression),) = recipe["splits"].items()
@@ -381,6 +381,6 @@ def load_hub(where: str, recipe: dict, form: Form) -> "Dataset":
 
 
 def read_hub(dataset: "Dataset", name: str, form: Form) -> Documents:
-    """Yield the documents of a split that `load_hub` returned, in batches; `name` is for the messages."""
+    """Yield the documents of a split from `load_hub`, in batches; name  for messages."""
     for table in dataset.select_columns(list(form.columns)).with_format("arrow").iter(BATCH):
         yield form.documents(name, [table[column].to_pylist() for column in form.columns])

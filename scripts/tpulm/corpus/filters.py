@@ -19,10 +19,10 @@ SENTENCE_END = re.compile(r"[.?!][\"”')\]]*(?=\s|$)")
 
 
 def apply_filters(text: str, filters: dict, removed: Counter) -> tuple[str, str]:
-    """Return a document as the filters leave it, and the rule by which it is to be dropped; empty where it stays.
+    """Return the filtered document, and the name of the rule that drops it; "" if it is kept.
 
-    filters  those that are on, by name, with their limits
-    removed  lines that are taken out of documents, counted by rule
+    filters  limits of the active filters by name
+    removed  counts the removed lines by rule
     """
     if "c4" in filters:
         text, rule = filter_c4(text, filters["c4"], removed)
@@ -38,7 +38,7 @@ def apply_filters(text: str, filters: dict, removed: Counter) -> tuple[str, str]
 
 
 def check_quality(text: str, words: list[str], limits: dict) -> str:
-    """Return the first of Gopher's rules of quality that a document breaks; empty where there is none."""
+    """Return the first of Gopher's rules of quality that a document breaks; "" without any."""
     count = len(words)
     if not limits["min_words"] <= count <= limits["max_words"]:
         return "words"
@@ -59,7 +59,7 @@ def check_quality(text: str, words: list[str], limits: dict) -> str:
 
 
 def check_repetition(text: str, words: list[str], limits: dict) -> str:
-    """Return the first of Gopher's rules of repetition that a document breaks; empty where there is none."""
+    """Return the first of Gopher's rules of repetition that a document breaks; "" without any."""
     paragraphs = [part.strip() for part in re.split(r"\n{2,}", text) if part.strip()]
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     for name, parts in (("line", lines), ("paragraph", paragraphs)):
@@ -77,13 +77,13 @@ def check_repetition(text: str, words: list[str], limits: dict) -> str:
         covered = duplicate_ngram_characters(words, lengths, n)
         if covered > most * characters:
             return f"duplicate_{n}grams"
-        if not covered:  # then no longer n-gram is there twice
+        if not covered:  # then no longer n-gram repeats
             break
     return ""
 
 
 def seen_before(parts: Iterable[str]) -> Iterator[str]:
-    """Yield the parts that have come before."""
+    """Yield the parts that repeat an earlier one."""
     seen: set[str] = set()
     for part in parts:
         if part in seen:
@@ -97,7 +97,7 @@ def ngrams(words: Sequence[str], n: int) -> Iterator[tuple[str, ...]]:
 
 
 def top_ngram_characters(words: Sequence[str], n: int) -> int:
-    """Return the characters of words that are in the n-gram that comes most often; 0 where each comes once."""
+    """Return the characters of words in the most frequent n-gram, all occurrences together; 0 if none repeats."""
     counts = Counter(ngrams(words, n))
     most = max(counts.values(), default=0)
     if most < 2:
@@ -106,7 +106,7 @@ def top_ngram_characters(words: Sequence[str], n: int) -> int:
 
 
 def duplicate_ngram_characters(words: Sequence[str], lengths: Sequence[int], n: int) -> int:
-    """Return the characters of words that are in n-grams that come more than once, none of them counted twice."""
+    """Return the characters of words in n-grams that repeat, each word counted once."""
     counts = Counter(ngrams(words, n))
     if len(counts) == max(0, len(words) - n + 1):
         return 0
@@ -119,27 +119,27 @@ def duplicate_ngram_characters(words: Sequence[str], lengths: Sequence[int], n: 
 
 
 def filter_c4(text: str, limits: dict, removed: Counter) -> tuple[str, str]:
-    """Return a document without the lines that C4 takes out, and the rule by which it is to be dropped."""
+    """Return a document without the lines that C4 removes, and the rule that drops it; "" if it is kept."""
     lowered = text.lower()
     if limits["lorem_ipsum"] and "lorem ipsum" in lowered:
         return text, "lorem_ipsum"
     if limits["curly_brackets"] and "{" in text:
         return text, "curly_brackets"
-    kept = []
+    kept_lines = []
     for line in text.split("\n"):
         rule = line_rule(line.strip(), limits)
         if rule:
             removed[rule] += 1
         else:
-            kept.append(line)
-    text = "\n".join(kept)
+            kept_lines.append(line)
+    text = "\n".join(kept_lines)
     if len(SENTENCE_END.findall(text)) < limits["min_sentences"]:
         return text, "sentences"
     return text, ""
 
 
 def line_rule(line: str, limits: dict) -> str:
-    """Return the rule by which C4 takes a line out of a document; empty where it stays, as empty lines do."""
+    """Return the rule by which C4 removes a line; "" if it stays, as empty lines do."""
     if not line:
         return ""
     if limits["end_marks"] and (not line.endswith(END_MARKS) or line.endswith(ELLIPSES)):

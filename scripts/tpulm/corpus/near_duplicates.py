@@ -1,9 +1,7 @@
-"""Near-duplicates: MinHash signatures (Broder 1997) in bands for locality-sensitive hashing (Indyk and Motwani 1998).
+"""Drop near-duplicates by MinHash (Broder 1997) with locality-sensitive hashing in bands (Indyk and Motwani 1998).
 
 Two documents whose sets of word n-grams have the Jaccard similarity s agree in a band of r minima with probability
-s^r, and in one of b bands at least with 1 - (1 - s^r)^b. Those that do are taken for near-duplicates.
-
-`Partitions` sorts rows of numbers into temporary files by the value of the first: each file is read by itself.
+s^r, and in at least one of b bands with 1 - (1 - s^r)^b. Documents that do count as near-duplicates.
 """
 
 import tempfile
@@ -29,10 +27,10 @@ MOST = 256  # files that are open at once
 
 
 class Partitions:
-    """Rows of 64-bit numbers, the first a hash, in files of equal size about: each has those in a range of hashes."""
+    """Rows of 64-bit numbers, the first a hash, in temporary files of about the same size by ranges of hashes."""
 
     def __init__(self, rows: int, size: int, width: int):
-        """Make room for so many rows of `width` numbers, in files of `size` rows, about."""
+        """Open files for `rows` rows of `width` numbers, about `size` rows each."""
         self.count, self.width = min(1 + rows // size, MOST), width
         self.files = [tempfile.TemporaryFile() for _ in range(self.count)]
 
@@ -46,7 +44,7 @@ class Partitions:
             self.files[number].write(rows[bounds[number] : bounds[number + 1]].tobytes())
 
     def read(self, partition: int) -> np.ndarray:
-        """Return the rows of a file in the order in which they came, uint64 of shape [width, rows]."""
+        """Return the rows of a file in the order in which they were added, uint64 of shape [width, rows]."""
         file = self.files[partition]
         file.seek(0)
         return np.frombuffer(file.read(), np.uint64).reshape(-1, self.width).T
@@ -60,16 +58,16 @@ PARTITION = 16_000_000  # documents of which a band is in memory at once, about
 def bands_and_rows(threshold: float) -> tuple[int, int]:
     """Return the number of bands, and of minima per band, that separate best at a similarity.
 
-    They minimise the sum of two areas below the curve of the probability: of what is found below the threshold, and
-    of what is missed above it (Zhu et al. 2016, section 5.3, with equal weights).
+    They minimise the false positives below the threshold plus the false negatives above it (Zhu et al. 2016, section
+    5.3, with equal weights).
     """
     similarity = (np.arange(1000) + 0.5) / 1000
     below = similarity < threshold
     best = (np.inf, 1, 1)
     for bands in range(1, PERMUTATIONS + 1):
         for rows in range(1, PERMUTATIONS // bands + 1):
-            found = 1 - (1 - similarity**rows) ** bands
-            wrong = np.where(below, found, 1 - found).mean()
+            probability = 1 - (1 - similarity**rows) ** bands
+            wrong = np.where(below, probability, 1 - probability).mean()
             best = min(best, (round(float(wrong), 9), bands, rows))
     return best[1], best[2]
 
@@ -110,9 +108,9 @@ def find_clusters(parts: Sequence[str], names: Sequence[str], rank: np.ndarray) 
         for part in parts:
             for batch in read_columns(part, name):
                 values = batch[name].to_numpy(zero_copy_only=False)
-                own = rank[first : first + len(values)]
-                rows = (own >= 0) & (values != 0)
-                hashes.add(values[rows], own[rows].astype(np.uint64))
+                part_ranks = rank[first : first + len(values)]
+                rows = (part_ranks >= 0) & (values != 0)
+                hashes.add(values[rows], part_ranks[rows].astype(np.uint64))
                 first += len(values)
         for partition in range(hashes.count):
             members, starts = agreeing(*hashes.read(partition))
@@ -122,20 +120,20 @@ def find_clusters(parts: Sequence[str], names: Sequence[str], rank: np.ndarray) 
 
 
 def agreeing(values: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ranks of documents that agree in a band, and where each group of those that agree begins.
+    """Return the ranks of documents that agree in a band, by groups, and where each group begins.
 
-    values  hashes of the band of some documents
+    values  hash of the band for each document
     """
     order = np.argsort(values, kind="stable")
     values = values[order]
-    same = np.zeros(len(values) + 1, bool)
-    same[1:-1] = values[1:] == values[:-1]
-    kept = same[1:] | same[:-1]
-    return ranks[order[kept]], np.flatnonzero(~same[:-1][kept])
+    equal = np.zeros(len(values) + 1, bool)
+    equal[1:-1] = values[1:] == values[:-1]
+    grouped = equal[1:] | equal[:-1]
+    return ranks[order[grouped]], np.flatnonzero(~equal[:-1][grouped])
 
 
 def join(lowest: np.ndarray, members: np.ndarray, starts: np.ndarray) -> None:
-    """Put each group of members into one cluster; `lowest` has the lowest member of each document's cluster."""
+    """Put each group of members into one cluster, in `lowest`: the lowest member of each document's cluster."""
     sizes = np.diff(np.append(starts, len(members)))
     while True:
         roots = lowest[members]
@@ -148,14 +146,14 @@ def join(lowest: np.ndarray, members: np.ndarray, starts: np.ndarray) -> None:
 
 
 def drop_near_duplicates(parts: Sequence[str], codes: np.ndarray, threshold: float) -> list[dict[str, str]]:
-    """Keep one document of each cluster of near-duplicates, of test before validation before train, of these the first.
+    """Keep one document of each cluster of near-duplicates: the first of test, else of validation, else of train.
 
     parts  paths of the parts, with a column for each band
     codes  split of each document, uint8 of shape [documents]; that of the others becomes NEAR_DUPLICATE
 
-    Returns some of the pairs, their texts cut: what was dropped, and what was kept in its place.
+    Returns up to EXAMPLES pairs of shortened texts: dropped and kept.
     """
-    number = np.int32 if len(codes) < 2**31 else np.int64  # of a document: one of each is in memory three times
+    number = np.int32 if len(codes) < 2**31 else np.int64  # memory holds three numbers for each document
     winners = np.concatenate([np.flatnonzero(codes == split).astype(number) for split in (TEST, VALIDATION, TRAIN)])
     rank = np.full(len(codes), -1, number)
     rank[winners] = np.arange(len(winners), dtype=number)
@@ -165,5 +163,5 @@ def drop_near_duplicates(parts: Sequence[str], codes: np.ndarray, threshold: flo
     shown = [(int(row), int(winners[lowest[rank[row]]])) for row in np.sort(dropped)[:EXAMPLES]]
     wanted = np.unique(np.array(shown, np.int64))
     texts = dict(zip(wanted.tolist(), (text for batch in read_texts(parts, wanted) for text in batch), strict=True))
-    pairs = [{"dropped": texts[row], "kept": texts[other]} for row, other in shown]
+    pairs = [{"dropped": texts[row], "kept": texts[winner]} for row, winner in shown]
     return [{name: text[:EXAMPLE_CHARACTERS] for name, text in pair.items()} for pair in pairs]

@@ -1,4 +1,4 @@
-"""Parts of a text: documents that one job has read, cleaned and keyed, in the order of their source."""
+"""Parts of a text: documents that one job reads, cleans, filters and gives keys, in the order of their source."""
 
 import contextlib
 import hashlib
@@ -17,18 +17,18 @@ from tpulm.corpus.rows import Document
 
 KEY_BYTES = 16  # of SHA-256: two documents in 10^14 have the same key with a probability of 10^-11
 SCHEMA = pa.schema({"text": pa.string(), "words": pa.int32(), "key": pa.binary(KEY_BYTES)})
-# What else there is, is random.
+# The other columns are random, which compression does not shorten.
 COMPRESSED = ("text", "words", *(f"{RESPONSES.name}.list.element.{name}" for name in ("start", "stop")))
 
 
 def write_part(path: str, batches: Iterable[Iterable[Document]], recipe: dict) -> dict:
-    """Write the documents that are to be kept; return their number and how many were dropped, by reason.
+    """Write the cleaned documents of a part; return their number, and how many were dropped, by reason.
 
-    recipe  what `clean` takes; near_duplicates, where bands are to be hashed
+    recipe  as `clean` takes it; near_duplicates, if bands are to be hashed
     """
     dropped: Counter = Counter(empty=0, short=0)
     removed: Counter = Counter()
-    kept, near = 0, recipe.get("near_duplicates")
+    documents, near = 0, recipe.get("near_duplicates")
     names = band_names(near["threshold"]) if near else []
     schema = pa.schema([*columns_of(recipe), *(pa.field(name, pa.uint64()) for name in names)])
     compression = dict.fromkeys(schema.names, "none") | dict.fromkeys(COMPRESSED, "zstd")
@@ -37,25 +37,24 @@ def write_part(path: str, batches: Iterable[Iterable[Document]], recipe: dict) -
             cleaned = clean(batch, recipe, dropped, removed)
             bands = map(pa.array, hash_bands(cleaned["text"].to_pylist(), near, recipe["seed"])) if near else ()
             file.add(pa.record_batch([*cleaned.columns, *bands], schema=schema))
-            kept += cleaned.num_rows
+            documents += cleaned.num_rows
     lines = {"removed_lines": dict(removed)} if "c4" in recipe.get("filters", {}) else {}
-    return {"documents": kept, "dropped": dict(dropped), "sha256": sha256(path)} | lines
+    return {"documents": documents, "dropped": dict(dropped), "sha256": sha256(path)} | lines
 
 
 def columns_of(recipe: dict) -> pa.Schema:
-    """Return the columns of a part but the bands; responses has one that is the text where all of it counts."""
+    """Return the columns of a part without the bands."""
     return SCHEMA.append(RESPONSES) if recipe.get("responses") else SCHEMA
 
 
 def clean(batch: Iterable[Document], recipe: dict, dropped: Counter, removed: Counter) -> pa.RecordBatch:
-    """Return the documents of a batch that are to be kept, with their numbers of words and their keys.
+    """Return the documents of a batch that are kept, with the columns of `columns_of`.
 
-    recipe   seed, min_characters; filters, where there are some; responses, where it is to be kept where they are
-    dropped  what is left out is counted there, by reason
-    removed  lines that filters take out of documents are counted there, by rule
+    recipe   seed, min_characters; filters, if any; responses, whether to keep their characters
+    dropped  counts the dropped documents by reason; removed  counts the lines that filters remove by rule
 
-    Line ends become "\\n". The key is the SHA-256 of the seed and the text with its white space normalised: the same
-    for two documents that are the same, and in random order.
+    Line ends become "\\n". The key is the SHA-256 of the seed and the text with its white space normalised: random, and
+    the same for equal documents.
     """
     texts, responses = filtered(batch, recipe, dropped, removed)
     words, normalised = [], []
@@ -63,9 +62,9 @@ def clean(batch: Iterable[Document], recipe: dict, dropped: Counter, removed: Co
         parts = text.split()
         words.append(len(parts))
         normalised.append(" ".join(parts))
-    kept = [bool(text) and len(text) >= recipe["min_characters"] for text in normalised]
+    keep = [bool(text) and len(text) >= recipe["min_characters"] for text in normalised]
     dropped["empty"] += normalised.count("")
-    dropped["short"] += len(texts) - normalised.count("") - sum(kept)
+    dropped["short"] += len(texts) - normalised.count("") - sum(keep)
     head = f"{recipe['seed']}\0"
     keys = [hashlib.sha256((head + text).encode()).digest()[:KEY_BYTES] for text in normalised]
     columns = {
@@ -76,16 +75,13 @@ def clean(batch: Iterable[Document], recipe: dict, dropped: Counter, removed: Co
     if recipe.get("responses"):
         columns["responses"] = pa.array(responses, RESPONSES.type)
     cleaned = pa.record_batch(columns, schema=columns_of(recipe))
-    return cleaned if all(kept) else cleaned.filter(pa.array(kept))
+    return cleaned if all(keep) else cleaned.filter(pa.array(keep))
 
 
 def filtered(
     batch: Iterable[Document], recipe: dict, dropped: Counter, removed: Counter
 ) -> tuple[list[str], list[list[dict]]]:
-    """Return the texts of a batch that have some and pass the filters, and the responses of each where they count.
-
-    The arguments are those of `clean`.
-    """
+    """Return the texts of a batch that are not empty and pass the filters, and the responses of each if they count."""
     filters = recipe.get("filters")
     texts, responses = [], []
     for document in batch:
@@ -107,7 +103,7 @@ def filtered(
 
 
 def describe_files(files: Iterable[str], whole: bool) -> list[dict]:
-    """Return path, bytes and SHA-256 of files; without the SHA-256 where another job says it."""
+    """Return path and bytes of files, and their SHA-256 if `whole`."""
     described = []
     for file in files:
         described.append({"path": file, "bytes": bucket.state(file)[0]})

@@ -1,11 +1,11 @@
-"""How a row of a table becomes a document: the text of one column, a template that is filled in, or a conversation.
+"""Convert rows of tables to documents: the text of one column, a filled-in template, or a conversation.
 
-A document is a str, None where a row has no text, or a pair where the responses count: the text, and the characters of
-each response, as (start, stop).
+A document is a str, None for a row without text, or, where the responses count, a pair of the text and the characters
+of each response, as (start, stop).
 
-A chat template is Jinja, which transformers renders in a sandbox; this is the same sandbox with the same options
-(transformers.utils.chat_template_utils), so that any tokenizer's template gives the same text. Only the clock is left
-out: `strftime_now` is not defined, and templates then take the date that they have for that case.
+Jinja's sandbox renders chat templates with the options of transformers (transformers.utils.chat_template_utils), so
+that any tokenizer's template gives the same text. Only the clock, `strftime_now`, is not defined: templates then use
+their default date.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ Documents = Iterator[Sequence[Document]]
 
 @dataclass
 class Field:
-    """A field of a row, for messages: made into text only there, since to count lines takes time."""
+    """A field of a row, for messages; converted to text only there, since counting lines takes time."""
 
     place: object
     name: str
@@ -45,7 +45,7 @@ class Field:
 
 @dataclass
 class Form:
-    """How rows become documents, as a source's recipe says it: `column`, `template` and `response`, or `messages`."""
+    """Converts rows to documents by a source's recipe: `column`, `template` and `response`, or `messages`."""
 
     where: str  # config key of the source, for the messages
     recipe: Mapping
@@ -56,22 +56,22 @@ class Form:
         named = [name for name in ("template", "response") if name in self.recipe]
         self.templates = [template_fields(f"{self.where}.{name}", plain(self.recipe[name])) for name in named]
         fields = {field: name for name, parts in zip(named, self.templates, strict=True) for _, field in parts if field}
-        # The columns that are read, each with the key that names it.
+        # The key of the config by column that is read.
         key = "messages" if self.chat else "column"
         self.columns = fields if named else {self.recipe[key]: key}
 
-    def check(self, place: object, found: Sequence[object]) -> None:
-        """Raise UserError when a table lacks a column; `place` is the file, and perhaps a line."""
+    def check(self, place: object, names: Sequence[object]) -> None:
+        """Raise UserError if a table with the columns `names` lacks one; place  file, and perhaps line."""
         for column, key in self.columns.items():
-            if column not in found:
-                comma = len(found) == 1 and ";" in str(found[0])
+            if column not in names:
+                comma = len(names) == 1 and ";" in str(names[0])
                 more = " Columns must be separated by commas, not semicolons." if comma else ""
                 raise UserError(
-                    f"{place} has no column {column} ({self.where}.{key}); found: {', '.join(map(str, found))}.{more}"
+                    f"{place} has no column {column} ({self.where}.{key}); found: {', '.join(map(str, names))}.{more}"
                 )
 
     def document(self, place: object, values: Sequence[object]) -> Document:
-        """Return the document of the values of the columns. Raises UserError for what is no text."""
+        """Return the document of a row, given the values of its columns. Raises UserError for what is no text."""
         if self.chat:
             return self.chat.document(Field(place, self.recipe["messages"]), values[0])
         texts = [self.text(place, name, value) for name, value in zip(self.columns, values, strict=True)]
@@ -88,7 +88,7 @@ class Form:
         return (text, [(len(prompt), len(text))]) if answered else None
 
     def text(self, place: object, column: str, value: object) -> str | None:
-        """Return a value of a column as text; numbers are text in templates only."""
+        """Return the text of a value. Raises UserError for another type; templates also take numbers."""
         if self.templates and isinstance(value, int | float):
             value = str(value)
         if value is not None and not isinstance(value, str):
@@ -100,7 +100,7 @@ class Form:
         return encodable(value) if value else value
 
     def document_of(self, place: object, row: object) -> Document:
-        """Return the document of a JSON object. Raises UserError where there is none."""
+        """Return the document of a JSON object. Raises UserError."""
         if not isinstance(row, dict):
             name, key = next(iter(self.columns.items()))
             raise UserError(
@@ -110,35 +110,35 @@ class Form:
         return self.document(place, [row[column] for column in self.columns])
 
     def documents(self, place: object, columns: Sequence[Sequence[object]]) -> list[Document]:
-        """Return the documents of the rows of a table, from the values of each column that is read."""
+        """Return the documents of the rows of a table, given the values of each column."""
         return [self.document(place, values) for values in zip(*columns, strict=True)]
 
 
 def encodable(text: str) -> str:
-    """Return a text that UTF-8 can hold: JSON can escape halves of a pair of surrogates, which no encoding can."""
+    """Return a text without lone surrogates, which JSON can escape but UTF-8 cannot encode."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def plain(text: str) -> str:
-    """Return a text that UTF-8 can hold, its line ends "\\n": before characters are counted."""
+    """Return a text without lone surrogates, its line ends "\\n"; to be called before characters are counted."""
     text = encodable(text)
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 ROLES = ("system", "user", "assistant")
-# Around what is between {% generation %} and {% endgeneration %}: code points that are never characters.
+# Marks of the text between {% generation %} and {% endgeneration %}: code points that are never characters.
 BEGIN, END = "\ufdd0", "\ufdd1"
 SAID = "\ufdd2"  # a message that no template writes by itself
 MARKER = re.compile(r"<[^<>\s'\"{}]+>|\[/?[A-Z_]+\]")
 
 
 class Generation(Extension):
-    """The block {% generation %}, by which a template says what the assistant generates."""
+    """The block {% generation %}, which marks the assistant's text in a template."""
 
     tags = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Return the node that marks what the block writes."""
+        """Return the node that marks the text of the block."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("mark"), [], [], body).set_lineno(line)
@@ -149,7 +149,7 @@ class Generation(Extension):
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """Return Jinja as transformers sets it up for chat templates."""
+    """Return the Jinja environment that transformers has for chat templates."""
 
     def raise_exception(message: str) -> None:
         raise jinja2.TemplateError(message)
@@ -157,12 +157,12 @@ def environment() -> ImmutableSandboxedEnvironment:
     def tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
-    made = ImmutableSandboxedEnvironment(
+    sandbox = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
-    made.filters["tojson"] = tojson
-    made.globals["raise_exception"] = raise_exception
-    return made
+    sandbox.filters["tojson"] = tojson
+    sandbox.globals["raise_exception"] = raise_exception
+    return sandbox
 
 
 LONGEST = 10.0  # seconds of CPU time for the text of a conversation
@@ -170,7 +170,7 @@ LONGEST = 10.0  # seconds of CPU time for the text of a conversation
 
 @contextlib.contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in this block after so many seconds of CPU time of this process, in its main thread."""
+    """Raise TimeoutError in this block after `seconds` of CPU time of this process; only in the main thread."""
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"it takes more than {seconds:g} s of CPU time")
@@ -191,9 +191,9 @@ class ChatTemplate:
     """A chat template, ready to render."""
 
     def __init__(self, described: Mapping):
-        """Take a template as rule fetch_chat_template describes it: where, template, bos_token, eos_token, special.
+        """Compile a template as rule fetch_chat_template writes it: where, template, bos_token, eos_token, special.
 
-        Raises UserError where it is no template, or needs a token that is not known.
+        Raises UserError for an invalid template, or one that needs an unknown token.
         """
         where, template = described["where"], described["template"]
         jinja = environment()
@@ -214,13 +214,13 @@ class ChatTemplate:
         self.markers = markers(template, described["special"]) | {token for token in self.tokens.values() if token}
 
     def document(self, place: object, messages: object) -> tuple[str, Spans] | None:
-        """Return the text of a conversation and the characters that the assistant says, as (start, stop).
+        """Return the text of a conversation, and the characters of the assistant's messages, as (start, stop).
 
-        place  file, and perhaps line, and field: for the messages, made into text only there
+        place  file, and perhaps line, and field, for error messages
 
-        None where the assistant says nothing but white space. The token that begins a text and the one that ends it
-        are left out where the template writes them there: they are added to every document. So is white space at the
-        end. Raises UserError for what is no conversation, or not for this template.
+        Returns None if the assistant writes only white space. The text lacks white space at the end, and bos_token and
+        eos_token around it, which are added to every document. Raises UserError for an invalid conversation, or one
+        that the template cannot render.
         """
         checked = self.checked(place, messages)
         if not any(message["content"].strip() for message in checked if message["role"] == "assistant"):
@@ -238,9 +238,9 @@ class ChatTemplate:
         return end[first:], clipped
 
     def prompt(self, place: object, messages: Sequence[object]) -> str:
-        """Return the text of messages up to where the assistant answers, without the token that begins a text.
+        """Return the text of messages up to the answer of the assistant, without bos_token at the beginning.
 
-        Without spaces at the end: most vocabularies have a space in the first token of an answer. Raises UserError as
+        It has no spaces at the end: most vocabularies have a space in the first token of an answer. Raises UserError as
         `document` does.
         """
         checked = [self.message(place, number, message) for number, message in enumerate(messages)]
@@ -248,11 +248,11 @@ class ChatTemplate:
         return text.removeprefix(self.tokens["bos_token"] or "").rstrip(" ")
 
     def described(self) -> dict[str, Any]:
-        """Return facts about the template; none where it renders neither two turns nor one.
+        """Return facts about the template; none if it renders neither two turns nor one.
 
         begins   whether bos_token comes first
-        ending   the marker that follows an answer; empty where none does
-        between  which of bos_token and eos_token it writes elsewhere than at the beginning and the end
+        ending   marker that follows an answer; "" without one
+        between  which of bos_token and eos_token it writes between the beginning and the end
         """
         talk = [{"role": role, "content": SAID} for role in ("user", "assistant") * 2]
         for messages in (talk, talk[:2]):
@@ -264,7 +264,7 @@ class ChatTemplate:
         bos, eos = (self.tokens[name] or "" for name in ("bos_token", "eos_token"))
         rest = text.rpartition(SAID)[2].strip()
         possible = (rest, rest.removesuffix(eos).strip())
-        endings = (one for one in possible if one in self.markers or MARKER.fullmatch(one))
+        endings = (marker for marker in possible if marker in self.markers or MARKER.fullmatch(marker))
         between = text.removeprefix(bos).removesuffix(eos)
         return {
             "begins": bool(bos) and text.startswith(bos),
@@ -273,19 +273,19 @@ class ChatTemplate:
         }
 
     def checked(self, place: object, messages: object) -> list[dict[str, str]]:
-        """Return role and content of messages. Raises UserError for what is no conversation."""
+        """Return role and content of messages. Raises UserError for an invalid conversation."""
         if not isinstance(messages, list) or not messages:
-            found = "an empty list" if messages == [] else type(messages).__name__
-            raise UserError(f"{place} holds {found}; allowed: a list of messages, each with role and content.")
+            problem = "an empty list" if messages == [] else type(messages).__name__
+            raise UserError(f"{place} holds {problem}; allowed: a list of messages, each with role and content.")
         checked = [self.message(place, number, message) for number, message in enumerate(messages)]
         if all(message["role"] != "assistant" for message in checked):
             raise UserError(f"{place} has no message of the assistant; allowed: one or more.")
         return checked
 
     def message(self, place: object, number: int, message: object) -> dict[str, str]:
-        """Return role and content of a message, by its number. Raises UserError for what is none.
+        """Return role and content of message `number`. Raises UserError for an invalid one.
 
-        Also for one that has what the template itself writes around messages: it could pass for several.
+        A message with markup of the template is invalid, since it could pass for several.
         """
         if not isinstance(message, dict) or not {"role", "content"} <= set(message):
             has = f"an object with {', '.join(map(str, message))}" if isinstance(message, dict) else "not an object"
@@ -304,7 +304,7 @@ class ChatTemplate:
         return {"role": role, "content": plain(content)}
 
     def render(self, place: object, messages: Sequence[Mapping], prompt: bool = False) -> str:
-        """Return messages as text; with `prompt`, up to where the assistant begins. Raises UserError."""
+        """Return the text of messages; with `prompt`, up to the beginning of an answer. Raises UserError."""
         tokens = {name: token or "" for name, token in self.tokens.items()}
         try:
             with at_most(LONGEST):
@@ -314,9 +314,9 @@ class ChatTemplate:
         return text.replace("\r\n", "\n").replace("\r", "\n")
 
     def by_beginnings(self, place: object, messages: list[dict[str, str]], text: str) -> Spans:
-        """Return where the assistant speaks, of a template that does not say: after the prompt of each of its turns.
+        """Return the spans of the assistant for a template without {% generation %}: after the prompt of each turn.
 
-        text  of all messages. Raises UserError where the text of the first messages is not how that of all begins.
+        text  of all messages. Raises UserError if it does not begin with the text of the first messages.
         """
         spans = []
         for number, message in enumerate(messages):
@@ -334,7 +334,7 @@ class ChatTemplate:
 
 
 def unmarked(text: str) -> tuple[str, Spans]:
-    """Return a text without the marks of {% generation %}, and where they were, as (start, stop)."""
+    """Return a text without the marks of {% generation %}, and the marked characters, as (start, stop)."""
     parts = re.split(f"[{BEGIN}{END}]", text)
     ends = [0]
     for part in parts:
@@ -345,13 +345,13 @@ def unmarked(text: str) -> tuple[str, Spans]:
 def markers(template: str, special: Sequence[str] | None) -> set[str]:
     """Return the markup of a template, which no message may have.
 
-    special  the special tokens of the tokenizer; None where there is none: then what looks like them, <start> or
-             [START], but not the tags of a pair such as <think> and </think>, which a message may have
+    special  special tokens of the tokenizer. If None, markup is what looks like them, <start> or [START], without
+             pairs of tags such as <think> and </think>
     """
     if special is not None:
         return {token for token in special if token and token in template}
-    found = set(MARKER.findall(template))
-    return {one for one in found if not {f"<{one.strip('</>')}>", f"</{one.strip('</>')}>"} <= found}
+    markup = set(MARKER.findall(template))
+    return {marker for marker in markup if not {f"<{marker.strip('</>')}>", f"</{marker.strip('</>')}>"} <= markup}
 
 
 def said(error: Exception) -> str:

@@ -1,6 +1,6 @@
-"""What a text, or a set of pairs of sentences, is read from: the user's files or a dataset, in parts for one job each.
+"""The sources of a text, or of a set of sentence pairs: files or a dataset, divided into a part for each job.
 
-Snakemake asks for the parts while it reads the Snakefile: they follow from names and sizes of files only.
+Snakemake needs the parts when it reads the Snakefile: they follow from names and sizes of files only.
 """
 
 import glob
@@ -18,18 +18,18 @@ from tpulm.specs.texts import has_responses, sources_of
 
 KINDS = {".txt": "text", ".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 ALLOWED = ".txt, .jsonl, .json, .csv or .parquet, optionally with .gz"
-# Bytes of a part, about. Small files share one part; a large file of lines is read in pieces. Parts of a very large
-# source are larger, by a power of two, so that there are not too many.
+# Bytes of a part, about. Small files share a part, and a large file of lines is read in pieces. Parts of a very large
+# source are larger by a power of two, so that there are at most MOST_PARTS.
 PART_BYTES = 32 << 20
 MOST_PARTS = 2048
-# A text of more parts has a file of each split for each part, where others have one.
+# A text of more parts has a file for each part in each split; others have one file for each split.
 WHOLE_PARTS = 64
-SIZES: dict[str, int] = {}  # of objects in buckets, which are asked for together
+SIZES: dict[str, int] = {}  # bytes of objects in buckets, which one request returns for all
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one job reads."""
+    """The part of a text that one job reads."""
 
     split: str  # the split that the source names; documents of train may be held out for the others
     files: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Part:
 
 
 def format_of(path: str) -> str:
-    """Return how to read a file, by its extension; an empty text where that is not known."""
+    """Return the format of a file by its extension; "" if it is not known."""
     return KINDS.get(Path(path.lower().removesuffix(".gz")).suffix, "")
 
 
@@ -50,22 +50,22 @@ def packed(path: str) -> bool:
 def parts_of(where: str, text: dict) -> list[Part]:
     """Return the parts of a text in the order of their documents. The documents are the same for any partition.
 
-    where  config key of the text, for the messages. Raises UserError for a glob without files or with other files.
+    where  config key of the text, for messages. Raises UserError for a glob without files or with other files.
     """
     sources = sources_of(where, text).items()
     return [replace(part, source=name) for name, (key, recipe) in sources for part in parts_of_source(key, recipe)]
 
 
 def divided(text: Mapping, parts: Sequence[Part]) -> bool:
-    """Return whether each part of a text has files of its own for its documents of each split.
+    """Return whether each part of a text has its own files for the documents of each split.
 
-    One job cannot write all of a very large text. Of a limited number of documents it can, and only one job can count.
+    One job cannot write a very large text. With max_documents, it can, and only one job can count the documents.
     """
     return len(parts) > WHOLE_PARTS and text["max_documents"] is None
 
 
 def split_files(collection: str, split: str, text: Mapping, parts: Sequence[Part]) -> list[str]:
-    """Return the files of a split in order. Of parts that are named for a split, those that have its documents."""
+    """Return the files of a split in order: one, or those of all parts that may have its documents."""
     if not divided(text, parts):
         return [f"<results>/{collection}/{split}.parquet"]
     source = split if split in {part.split for part in parts} else "train"
@@ -93,11 +93,9 @@ def parts_of_source(where: str, recipe: Mapping) -> list[Part]:
 
 
 def source_files(where: str, recipe: Mapping) -> dict[str, list[str]]:
-    """Return the local files that a text source names, by split, sorted, without repeats.
+    """Return the local files of a source by split, sorted, without repeats; those of a local dataset by `dataset`.
 
-    Those of a local folder that stands for a dataset of the hub are under `dataset`.
-
-    where  config key of the source, for the messages. Raises UserError for a glob without files or with other files.
+    where  config key of the source, for messages. Raises UserError for a glob without files or with other files.
     """
     if recipe["source"] == "hub" and os.path.isdir(recipe["dataset"]):
         return {"dataset": sorted(str(path) for path in Path(recipe["dataset"]).rglob("*") if path.is_file())}
@@ -105,40 +103,44 @@ def source_files(where: str, recipe: Mapping) -> dict[str, list[str]]:
         return {}
     globs = recipe["files"]
     globs = {"train": globs} if isinstance(globs, list) else globs
-    found = {split: each_once(path for one in named for path in expand(where, one)) for split, named in globs.items()}
-    plain = [path for paths in found.values() for path in paths if format_of(path) == "text"]
+    files = {
+        split: each_once(path for pattern in patterns for path in expand(where, pattern))
+        for split, patterns in globs.items()
+    }
+    plain = [path for paths in files.values() for path in paths if format_of(path) == "text"]
     for key in ("template", "messages"):
         if plain and key in recipe:
             raise UserError(
                 f"{where}.{key}: {plain[0]} is plain text without fields; allowed: files of the other formats."
             )
-    return found
+    return files
 
 
 def task_files(where: str, recipe: Mapping) -> dict[str, list[str]]:
-    """Return the local files that a task names, as `source_files` does those of a text. Raises UserError as it does."""
-    found = source_files(where, recipe)
-    plain = [path for split in SPLITS for path in found.get(split, []) if format_of(path) == "text"]
+    """Return the local files of a task by split. Raises UserError as `source_files` does, and for plain text."""
+    files = source_files(where, recipe)
+    plain = [path for split in SPLITS for path in files.get(split, []) if format_of(path) == "text"]
     if plain:
         raise UserError(f"{where}.files: {plain[0]} is plain text without fields; allowed: files of the other formats.")
-    return found
+    return files
 
 
 def benchmark_files(where: str, text: Mapping) -> list[str]:
     """Return the local files whose n-grams training documents must not have, sorted, without repeats."""
-    return each_once(path for one in text["decontaminate"]["files"] for path in expand(f"{where}.decontaminate", one))
+    globs = text["decontaminate"]["files"]
+    return each_once(path for pattern in globs for path in expand(f"{where}.decontaminate", pattern))
 
 
 def size_of(file: str) -> int:
-    """Return the bytes of a file, or of an object that a glob has stood for."""
+    """Return the bytes of a file, or of an object that `expand` has returned."""
     return SIZES[file] if bucket.remote(file) else os.path.getsize(file)
 
 
 def expand(where: str, pattern: str) -> list[str]:
-    """Return the files, or objects gs://BUCKET/NAME, that a glob stands for; `**` is for folders. Raises UserError."""
+    """Return the files, or objects gs://BUCKET/NAME, that match a glob; `**` matches folders. Raises UserError."""
     if bucket.remote(pattern):
-        SIZES.update(found := bucket.objects_matching(pattern))
-        paths = list(found)
+        SIZES.update(sizes := bucket.objects_matching(pattern))
+        paths = list(sizes)
     else:
         paths = each_once(filter(os.path.isfile, paths_matching(pattern)))
     if not paths:
@@ -151,7 +153,7 @@ def expand(where: str, pattern: str) -> list[str]:
 
 
 def paths_matching(pattern: str) -> Iterator[str]:
-    """Yield the paths that a glob stands for; `**` enters each folder once, though symbolic links may lead back."""
+    """Yield the paths that match a glob; `**` enters each folder once, though symbolic links may lead back."""
     pattern = re.sub(r"(^|/)\*\*$", r"\1**/*", pattern)
     if pattern.startswith("**/"):
         yield from (path.removeprefix("./") for path in paths_matching(f"./{pattern}"))
@@ -171,7 +173,7 @@ def paths_matching(pattern: str) -> Iterator[str]:
 
 
 def each_once(paths: Iterable[str]) -> list[str]:
-    """Return paths in their order, sorted; of several paths of one file, the shortest."""
+    """Return sorted paths, for each file only the shortest of its paths."""
     first: dict[str, str] = {}
     for path in sorted(paths, key=lambda path: (len(path), path)):
         first.setdefault(path if bucket.remote(path) else os.path.realpath(path), path)
@@ -179,7 +181,7 @@ def each_once(paths: Iterable[str]) -> list[str]:
 
 
 def part_bytes(total: int) -> int:
-    """Return the bytes of a part of a source of so many bytes."""
+    """Return the bytes of a part of a source of `total` bytes."""
     size = PART_BYTES
     while total > size * MOST_PARTS:
         size *= 2
@@ -206,14 +208,14 @@ def parts_of_files(split: str, files: Iterable[str], sample_by: str, most: int) 
 
 
 def memory_of(part: Part) -> int:
-    """Return the MB of memory to ask for to read a part: by the size of files that are read whole."""
+    """Return the MB of memory to request for reading a part, from the size of files that are read whole."""
     whole = [size_of(file) for file in part.files if format_of(file) == "json"]
     piece = size_of(part.files[0]) // part.piece[1] if part.piece[1] > 1 and part.files else 0
     return max(4000, 10 * max(whole, default=0) // 10**6, 10 * piece // 10**6)
 
 
 def divisible(file: str, sample_by: str) -> bool:
-    """Return whether a file can be read from the middle: only where documents end at line ends, uncompressed."""
+    """Return whether a file can be read in pieces: documents end at line ends, and it is not compressed."""
     kind = format_of(file)
     return not packed(file) and (kind == "jsonl" or (kind == "text" and sample_by != "document"))
 
@@ -224,19 +226,19 @@ def reading(where: str, text: dict, part: Part) -> dict:
     forms = ("template", "response"), ("messages",)
     form = next((keys for keys in forms if keys[0] in recipe), ("column",))
     keys = {"files": ("sample_by", *form), "hub": ("dataset", "name", "revision", *form)}
-    kept = {key: recipe[key] for key in keys.get(recipe["source"], ()) if key in recipe}
-    kept |= {key: text[key] for key in ("seed", "min_characters", "near_duplicates") if key in text}
-    kept |= {"filters": text["filters"]} if text["filters"] else {}
-    kept |= responses(text)
+    settings = {key: recipe[key] for key in keys.get(recipe["source"], ()) if key in recipe}
+    settings |= {key: text[key] for key in ("seed", "min_characters", "near_duplicates") if key in text}
+    settings |= {"filters": text["filters"]} if text["filters"] else {}
+    settings |= responses(text)
     if recipe["source"] == "hub":
-        kept |= {"splits": {part.split: recipe["splits"][part.split]}}
+        settings |= {"splits": {part.split: recipe["splits"][part.split]}}
     if part.piece[1] > 1:
-        kept |= {"piece": list(part.piece)}
-    return kept | {"key": key, "source": recipe["source"]}
+        settings |= {"piece": list(part.piece)}
+    return settings | {"key": key, "source": recipe["source"]}
 
 
 def responses(text: dict) -> dict:
-    """Return whether the responses alone count in documents of any source, as a part of a recipe."""
+    """Return the key `responses` of a recipe if the responses alone count in any source, otherwise no key."""
     return {"responses": True} if has_responses(text) else {}
 
 
@@ -244,12 +246,12 @@ def assigning(where: str, text: dict, parts: list[Part]) -> dict:
     """Return the recipe of the job that assigns documents to splits."""
     named = [part.split for part in parts]
     shares = {split: share for split, share in text["held_out"].items() if split not in named}
-    # What of a named split is left out is in no other split's way.
+    # Documents of a named split that are left out may be in other splits.
     most = text["max_documents"] if {"validation", "test"}.intersection(named) else None
-    kept = {key: text[key] for key in ("near_duplicates",) if key in text}
+    options = {key: text[key] for key in ("near_duplicates",) if key in text}
     if "sources" in text:
-        kept["sources"] = [part.source for part in parts]
-    return {"key": where, "parts": named, "held_out": shares, "max_documents": most} | kept
+        options["sources"] = [part.source for part in parts]
+    return {"key": where, "parts": named, "held_out": shares, "max_documents": most} | options
 
 
 def building(where: str, text: dict, parts: Sequence[Part]) -> dict:
@@ -268,21 +270,21 @@ def merging(where: str, text: dict) -> dict:
 
 
 def weights_of(where: str, text: dict) -> dict[str, float]:
-    """Return how often each source of a text is taken."""
+    """Return the weight of each source by name: how often its documents are taken."""
     return {name: source["weight"] for name, (_, source) in sources_of(where, text).items()}
 
 
 def pair_sources(name: str, recipe: Mapping) -> list[str]:
-    """Return the files that a set of pairs is read from, sorted: those of its globs, or of a dataset that is local.
+    """Return the sorted local files of a set of pairs: those of its globs, or of a local dataset.
 
-    name  of the set, under evaluation.pairs.sets. Raises UserError for a glob without files or with other files.
+    name  under evaluation.pairs.sets. Raises UserError for a glob without files or with other files.
     """
     if "dataset" in recipe:
         folder = Path(recipe["dataset"])
         return sorted(str(path) for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
     where = f"evaluation.pairs.sets.{name}"
-    found = each_once(path for one in recipe["files"] for path in expand(where, one))
-    for path in found:
+    paths = each_once(path for pattern in recipe["files"] for path in expand(where, pattern))
+    for path in paths:
         if format_of(path) == "text":
             raise UserError(f"{where}.files: {path} has no columns; allowed: {ALLOWED.removeprefix('.txt, ')}.")
-    return found
+    return paths

@@ -1,7 +1,7 @@
-"""Decide which split each document of a text goes to, from the keys of its parts, and write the splits.
+"""Assign each document of a text to a split, by the keys of its parts, and write the splits.
 
-Two documents are the same when their keys are. Test wins over validation, validation over train. Memory holds one byte
-per document and, of the keys, one partition at a time: those in a range of values.
+Two documents are the same if their keys are. Test wins over validation, validation over train. Memory holds one byte
+per document, and one partition of the keys at a time: those in a range of values.
 
 The columns of a split are `text` and, where the responses count, `responses`: the characters of each.
 """
@@ -43,7 +43,7 @@ class Keys:
     """The keys of all parts, by partition."""
 
     def __init__(self, parts: Sequence[str], documents: int):
-        """Take the paths of the parts, which may lie in a bucket; documents is the number of theirs."""
+        """Sort the keys into partitions; parts  paths, also in a bucket; documents  number of all."""
         self.halves = Partitions(documents, PARTITION, 3)
         self.partitions = self.halves.count
         self.read = lru_cache(1)(self._read)
@@ -54,10 +54,7 @@ class Keys:
                 first += batch.num_rows
 
     def _read(self, partition: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the documents of a partition, int64 in the order of their keys, and where each key begins among them.
-
-        Also, for each document, the number of its key within the partition.
-        """
+        """Return the documents of a partition sorted by key, the start of each key, and each document's key index."""
         high, low, numbers = self.halves.read(partition)
         rows = numbers.astype(np.int64)
         order = np.lexsort((low, high))
@@ -68,17 +65,17 @@ class Keys:
 
 
 def assign_splits(where: str, recipe: dict, parts: Sequence[str], records: Sequence[dict]) -> tuple[np.ndarray, dict]:
-    """Return the split of each document, and what there is to say of those that were dropped.
+    """Return the split of each document, and a record of the dropped ones.
 
-    where    config key of the text, for the messages
-    recipe   parts (the split that each part is named for), held_out, max_documents; near_duplicates (threshold), where
-             they are to be dropped
+    where    config key of the text, for messages
+    recipe   parts (the split that each part is named for), held_out, max_documents; near_duplicates (threshold), to
+             drop them
     parts    paths of the parts
-    records  what `write_part` returned for each
+    records  results of `write_part` for the parts
 
-    The first is uint8 of shape [documents]: an index of SPLITS, or another code of tpulm.corpus.documents. The second
-    has how many documents of each split were `dropped`, by reason, and examples. Splits that no part is named for are
-    held out of train. Raises UserError when a split stays empty.
+    The codes are uint8 of shape [documents]: an index of SPLITS, or another code of tpulm.corpus.documents. The record
+    has `dropped`, counts by split and reason, and examples of near-duplicates. Splits that no part is named for are
+    held out of train. Raises UserError if a split stays empty.
     """
     named = np.array([SPLITS.index(split) for split in recipe["parts"]], np.uint8)
     counts = [record["documents"] for record in records]
@@ -113,26 +110,26 @@ def limit(codes: np.ndarray, split: int, most: int | None) -> None:
 
 
 def drop_known(keys: Keys, codes: np.ndarray, split: int, others: Iterable[int]) -> int:
-    """Drop the documents of a split that are in other splits, too; return how many distinct ones are left."""
+    """Drop the documents of a split that are also in other splits; return the number of distinct ones left."""
     distinct = 0
     for partition in range(keys.partitions):
         rows, starts, groups = keys.read(partition)
         if len(rows):
-            own = codes[rows] == split
+            in_split = codes[rows] == split
             known = np.logical_or.reduceat(np.isin(codes[rows], list(others)), starts)
-            codes[rows[own & known[groups]]] = DUPLICATE
-            distinct += int((np.logical_or.reduceat(own, starts) & ~known).sum())
+            codes[rows[in_split & known[groups]]] = DUPLICATE
+            distinct += int((np.logical_or.reduceat(in_split, starts) & ~known).sum())
     return distinct
 
 
 def hold_out(where: str, shares: dict[int, float], keys: Keys, codes: np.ndarray, distinct: int) -> None:
     """Hold documents out of train: the lowest keys for test, the next for validation.
 
-    shares    fraction of the distinct documents for each split to hold_out. A document's place does not depend on the
-              order of the documents, and a share's end moves only a little when documents are added.
+    shares    fraction of the distinct documents for each split to hold out. The choice does not depend on the order of
+              the documents, and changes only a little when documents are added.
     distinct  number of distinct documents of train
 
-    Raises UserError when nothing would be left to train on.
+    Raises UserError if no training document would be left.
     """
     sizes = {split: max(1, int(share * distinct + 0.5)) for split, share in shares.items()}
     if sum(sizes.values()) >= distinct:
@@ -145,10 +142,10 @@ def hold_out(where: str, shares: dict[int, float], keys: Keys, codes: np.ndarray
         if passed >= len(lowest):
             break
         if len(rows):
-            own = codes[rows] == TRAIN
-            present = np.logical_or.reduceat(own, starts)
+            in_train = codes[rows] == TRAIN
+            present = np.logical_or.reduceat(in_train, starts)
             rank = passed + np.cumsum(present) - 1
-            chosen = own & (rank < len(lowest))[groups]
+            chosen = in_train & (rank < len(lowest))[groups]
             codes[rows[chosen]] = lowest[rank[groups[chosen]]]
             passed += int(present.sum())
 
@@ -157,10 +154,10 @@ SCHEMA = pa.schema({"text": pa.string()})
 
 
 class SplitFile(DocumentFile):
-    """The file of a split, with the figures of what is written to it, by source too."""
+    """The file of a split, with the figures of its documents, in total and by source."""
 
     def __init__(self, path: Path, most: int | None, schema: pa.Schema):
-        """Open `path` for writing at most so many documents."""
+        """Open `path` for writing at most `most` documents."""
         super().__init__(path, schema)
         self.figures, self.most = Figures(), most
         self.sources: dict[str, dict[str, int]] = {}
@@ -176,9 +173,9 @@ class SplitFile(DocumentFile):
             responses = picked[RESPONSES.name] if RESPONSES.name in self.schema.names else None
             figures.add(picked["text"], pc.sum(picked["words"]).as_py(), responses)
             self.add(picked.select(self.schema.names))
-            own = self.sources.setdefault(source, {"documents": 0, "characters": 0})
-            own["documents"] += len(chosen)
-            own["characters"] += figures.characters - characters
+            counts = self.sources.setdefault(source, {"documents": 0, "characters": 0})
+            counts["documents"] += len(chosen)
+            counts["characters"] += figures.characters - characters
 
 
 def write_splits(
@@ -186,10 +183,10 @@ def write_splits(
 ) -> tuple[dict[str, dict], dict[str, dict]]:
     """Write the documents of the parts to one file per split; return the figures of each split, and of each source.
 
-    recipe   max_documents (of each split, None for all); where a text has several sources: sources (the name of each
-             part's) and weights (by name)
+    recipe   max_documents (of each split, None for all); for several sources also sources (the name for each part) and
+             weights (by name)
     codes    split of each document of the parts, as `assign_splits` returns it
-    outputs  path of each split; beside it, with the extension .lengths.npy, comes the length of each document
+    outputs  path of each split; a file next to it, .lengths.npy, gets the length of each document
     """
     names = recipe.get("sources", [""] * len(parts))
     weights = [recipe.get("weights", {}).get(name, 1.0) for name in names]
@@ -201,11 +198,15 @@ def write_splits(
             split: stack.enter_context(contextlib.closing(SplitFile(partial[split], most, schema))) for split in SPLITS
         }
         for time in range(math.ceil(max(weights))):
-            for number, batch, own in with_codes(parts, codes, [weight > time for weight in weights], schema.names):
-                own = np.where(taken_again(batch, weights[number], time) | (own != TRAIN), own, len(SPLITS))
+            for number, batch, batch_codes in with_codes(
+                parts, codes, [weight > time for weight in weights], schema.names
+            ):
+                batch_codes = np.where(
+                    taken_again(batch, weights[number], time) | (batch_codes != TRAIN), batch_codes, len(SPLITS)
+                )
                 for code, split in enumerate(SPLITS):
                     if not time or code == TRAIN:
-                        files[split].take(batch, np.flatnonzero(own == code), names[number])
+                        files[split].take(batch, np.flatnonzero(batch_codes == code), names[number])
         for split in SPLITS:
             lengths = stack.enter_context(atomic_write(lengths_file(outputs[split])))
             with open(lengths, "wb") as file:
@@ -231,10 +232,10 @@ def with_codes(
 
 
 def taken_again(batch: pa.RecordBatch, weight: float, time: int) -> np.ndarray:
-    """Return whether each document of a batch is taken once more, after it was taken `time` times.
+    """Return whether each document of a batch is taken once more, after it was taken `time` times: bool [documents].
 
-    A document is taken floor(weight) times, and once more where its key, which is random, is low enough. Its second
-    half is compared: the first decides which documents are held out.
+    A document is taken floor(weight) times, and once more if its random key is low enough. The second half of the key
+    is compared: the first decides which documents are held out.
     """
     share = weight - time
     if share >= 1:

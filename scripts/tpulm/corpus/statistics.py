@@ -1,4 +1,4 @@
-"""What corpus.json says of a text: statistics of its documents, and its sources."""
+"""The content of corpus.json: the statistics of a text's documents, and its sources."""
 
 import hashlib
 from collections import Counter
@@ -14,11 +14,10 @@ from tpulm.specs.artifacts import SPLITS
 
 
 class Figures:
-    """Counts documents, characters and words (by white space), and the SHA-256 of all texts and their lengths.
+    """Counts of documents, characters and words (by white space), and the SHA-256 of all texts and their lengths.
 
-    Where the responses count, also documents of which not all counts, and the characters of their responses.
-
-    lengths  characters of each document, int32 arrays of shape [documents] of what was added at once
+    responses  where the responses count: documents with other text, too, and the characters of their responses
+    lengths    characters of each document, an int32 array of shape [documents] for each call of `add`
     """
 
     def __init__(self) -> None:
@@ -29,9 +28,9 @@ class Figures:
         self.lengths: list[np.ndarray] = [np.empty(0, np.int32)]
 
     def add(self, texts: pa.Array, words: int, responses: pa.Array | None = None) -> None:
-        """Count documents, which have so many words together, and their responses (see `documents.RESPONSES`).
+        """Add documents with `words` words in total, and their responses (see `documents.RESPONSES`).
 
-        The digest is of each text's length in bytes (8 of them, little-endian) and its UTF-8.
+        The digest is over the length of each text in bytes (int64, little-endian) and its UTF-8.
         """
         lengths = pc.binary_length(texts).to_numpy(zero_copy_only=False).astype("<i8")
         heads = pa.Array.from_buffers(pa.binary(8), len(texts), [None, pa.py_buffer(lengths)]).cast(pa.binary())
@@ -45,10 +44,10 @@ class Figures:
             spans = responses.flatten()
             sizes = pc.subtract(pc.struct_field(spans, "stop"), pc.struct_field(spans, "start"))
             owners = np.repeat(np.arange(len(texts)), pc.list_value_length(responses))
-            said = np.bincount(owners, sizes, len(texts)).astype(np.int64)
-            some = said < self.lengths[-1]
-            self.responses["documents"] = self.responses.get("documents", 0) + int(some.sum())
-            self.responses["characters"] = self.responses.get("characters", 0) + int(said[some].sum())
+            in_responses = np.bincount(owners, sizes, len(texts)).astype(np.int64)
+            partial = in_responses < self.lengths[-1]
+            self.responses["documents"] = self.responses.get("documents", 0) + int(partial.sum())
+            self.responses["characters"] = self.responses.get("characters", 0) + int(in_responses[partial].sum())
 
     def as_dict(self) -> dict:
         """Return documents, characters, words and fingerprint, JSON types only."""
@@ -62,32 +61,32 @@ class Figures:
 
 
 def combined(files: Sequence[Mapping]) -> dict:
-    """Return the figures of documents in several files, from those of each, as `as_dict` returns them.
+    """Return the figures of several files together, as `as_dict` returns them.
 
-    The fingerprint is that of the only file with documents, or the SHA-256 of those of all that have some.
+    The fingerprint is that of the only file with documents, or the SHA-256 of the fingerprints of all files with some.
     """
     digests = [figures["fingerprint"] for figures in files if figures["documents"]]
     together = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
     counts = {key: sum(figures[key] for figures in files) for key in ("documents", "characters", "words")}
     responses = [figures["responses"] for figures in files if "responses" in figures]
-    more = {"responses": {key: sum(one[key] for one in responses) for key in responses[0]}} if responses else {}
+    more = {"responses": {key: sum(counts[key] for counts in responses) for key in responses[0]}} if responses else {}
     return {**counts, "fingerprint": together, **more}
 
 
 def merged(recipe: dict, records: Sequence[dict]) -> dict:
     """Return the facts about the sources in the records of the parts: the same for any partition.
 
-    recipe  parts, and sources where there are several
-
-    Raises UserError where a file changed while jobs read its pieces.
+    recipe  parts; sources, if there are several. Raises UserError if a file changed while jobs read its pieces.
     """
     if "sources" not in recipe:
         return merged_source(recipe["parts"], records)
-    found = {}
+    sources = {}
     for name in dict.fromkeys(recipe["sources"]):
-        own = [number for number, source in enumerate(recipe["sources"]) if source == name]
-        found[name] = merged_source([recipe["parts"][number] for number in own], [records[number] for number in own])
-    return {"sources": found}
+        numbers = [number for number, source in enumerate(recipe["sources"]) if source == name]
+        sources[name] = merged_source(
+            [recipe["parts"][number] for number in numbers], [records[number] for number in numbers]
+        )
+    return {"sources": sources}
 
 
 def merged_source(splits: Sequence[str], records: Sequence[dict]) -> dict:
@@ -109,9 +108,9 @@ def merged_source(splits: Sequence[str], records: Sequence[dict]) -> dict:
 
 
 def with_splits(record: dict, recipe: Mapping, splits: Mapping, sources: Mapping) -> dict:
-    """Return corpus.json: what splits.json says of the sources, and what has been written of each.
+    """Return corpus.json; record  splits.json, whose sources get their weights and splits.
 
-    recipe           weights, where there are several sources
+    recipe           weights, if there are several sources
     splits, sources  as `write_splits` returns them
     """
     for name, source in record.get("sources", {}).items():
@@ -120,9 +119,9 @@ def with_splits(record: dict, recipe: Mapping, splits: Mapping, sources: Mapping
 
 
 def sum_parts(parts: Sequence[dict], dropped: Mapping[str, Mapping[str, int]]) -> tuple[dict, dict]:
-    """Return `splits` and `sources` of a text, from those that `write_splits` returned for each part.
+    """Return `splits` and `sources` of a text, the sums over its parts.
 
-    dropped  how many documents of each split were dropped, by reason
+    parts    splits and sources from `write_splits`; dropped  counts of dropped documents by split and reason
     """
     splits = {
         split: combined([part["splits"][split] for part in parts])
@@ -131,15 +130,15 @@ def sum_parts(parts: Sequence[dict], dropped: Mapping[str, Mapping[str, int]]) -
     }
     sources: dict[str, dict] = {}
     for part in parts:
-        for name, found in part["sources"].items():
-            for split, counts in found.items():
+        for name, by_split in part["sources"].items():
+            for split, counts in by_split.items():
                 total = sources.setdefault(name, {}).setdefault(split, dict.fromkeys(counts, 0))
                 total |= {key: total[key] + count for key, count in counts.items()}
     return splits, sources
 
 
 def in_words_of(split: str, figures: Mapping, dropped: Mapping[str, int]) -> str:
-    """Return the figures of a split, and why documents were dropped, as a sentence."""
+    """Return a sentence with the figures of a split and the reasons for dropped documents."""
     reasons = [f"{count:,} {reason_in_words(reason)}" for reason, count in dropped.items() if count]
     return (
         f"{split}: {figures['documents']:,} documents, {figures['characters']:,} characters; "
@@ -148,9 +147,9 @@ def in_words_of(split: str, figures: Mapping, dropped: Mapping[str, int]) -> str
 
 
 def rows_by_source(record: Mapping, split: str, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Return which of some documents of a held-out split, int64 in ascending order, are of each source, by its name.
+    """Return documents of a held-out split by the name of their source; rows  int64, ascending.
 
-    record  corpus.json: documents of one source follow those of another. All are of "" where there are no sources.
+    record  corpus.json, in which the documents of a source follow each other. Without sources, the only name is "".
     """
     if "sources" not in record:
         return {"": rows}

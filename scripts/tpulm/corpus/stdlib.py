@@ -65,8 +65,8 @@ def docstrings(tree: ast.Module) -> Iterator[str]:
 def functions(source: str, tree: ast.Module) -> Iterator[str]:
     """Yield the functions and methods of a module as they are written, dedented, without docstrings.
 
-    A function within a function is part of the outer one only. Left out: what has too few or too many
-    characters, and what cannot be dedented because a string in it reaches to the margin.
+    A function within a function is part of the outer one only. Functions of too few or too many characters are left
+    out, and those that cannot be dedented because a string reaches to the margin.
     """
     lines = source.split("\n")
     nodes: list[ast.AST] = [tree]
@@ -81,10 +81,10 @@ def functions(source: str, tree: ast.Module) -> Iterator[str]:
 
 
 def function_text(lines: list[str], node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Return the source of a function with its decorators, dedented; empty text when only a docstring is in it."""
+    """Return the source of a function with its decorators, dedented; "" for one that has only a docstring."""
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1
     stop = ends_at(node)
-    kept = lines[first:stop]
+    source = lines[first:stop]
     doc = node.body[0]
     if ast.get_docstring(node, clean=False) is not None:
         if len(node.body) == 1 or doc.lineno == node.lineno or node.body[1].lineno <= ends_at(doc):
@@ -92,8 +92,8 @@ def function_text(lines: list[str], node: ast.FunctionDef | ast.AsyncFunctionDef
         after = ends_at(doc)
         while not lines[after].strip():
             after += 1
-        kept = lines[first : doc.lineno - 1] + lines[after:stop]
-    return textwrap.dedent("\n".join(kept))
+        source = lines[first : doc.lineno - 1] + lines[after:stop]
+    return textwrap.dedent("\n".join(source))
 
 
 def ends_at(node: ast.stmt) -> int:
@@ -112,7 +112,7 @@ def paragraphs(page: str) -> Iterator[str]:
 
 
 def items(block: str) -> Iterable[str]:
-    """Return the parts of a block that stand for themselves: the block, or each item where it is a list."""
+    """Return the block, or the items of a list; nothing for an interactive example."""
     lines = block.split("\n")
     if any(re.match(r"\s*(>>>|\.\.\. )", line) for line in lines):
         return []

@@ -1,4 +1,4 @@
-"""Batches for causal language models: which records, and which of their tokens are padding.
+"""Batches of records for causal language models: their tokens, and masks of padding, documents and responses.
 
 A record has one token more than the model reads: the model reads all but the last, and predicts all but the first.
 """
@@ -15,7 +15,7 @@ ALL = slice(None)
 
 
 def training_batch(records: Records, recipe: dict, step: int, rows: slice = ALL) -> dict[str, np.ndarray]:
-    """Return these rows of global batch `step` (counted from 0) of a run, as `arrays` does.
+    """Return `rows` of global batch `step` (counted from 0) of a run, see `arrays`.
 
     recipe  batch_size and seed of the run: the records of a step depend on nothing else
     """
@@ -25,10 +25,10 @@ def training_batch(records: Records, recipe: dict, step: int, rows: slice = ALL)
 
 
 def held_out_batches(records: Records, recipe: dict) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the records by which a split is measured, in batches of one size, as `arrays` does.
+    """Yield the records of a split that are measured, in batches of one size, see `arrays`.
 
-    recipe  batch_size and microbatches of the run: as many sequences go at once as training has in memory
-    The last batch is filled up with rows that do not count.
+    recipe  batch_size and microbatches of the run, whose microbatch is the size of these batches
+    The last batch is padded with rows that do not count.
     """
     size = recipe["batch_size"] // recipe["microbatches"]
     indices = held_out_indices(len(records))
@@ -40,23 +40,23 @@ def held_out_batches(records: Records, recipe: dict) -> Iterator[dict[str, np.nd
 
 
 def predicted(records: Records) -> str:
-    """Return which tokens of records a loss is over: responses or all."""
+    """Return the tokens of the loss: responses or all."""
     return "responses" if records.manifest.get("responses") else "all"
 
 
 def arrays(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> dict[str, np.ndarray]:
-    """Return tokens int32 [n, sequence_length + 1] and mask, which of them are no padding: bool, the same shape.
+    """Return tokens, int32 [n, sequence_length + 1], and mask, bool of that shape, False for padding.
 
-    With packing: segments also segment_ids, int32 of that shape: 1, 2, ... for the documents of a record. Where the
-    responses count also loss_mask, int32 of that shape: 1 for the tokens of one.
+    With packing: segments also segment_ids, int32 of that shape: 1, 2, ... for the documents of a record. If the
+    responses count also loss_mask, int32 of that shape: 1 for their tokens.
     upcoming  see `Records.features`
     """
     manifest = records.manifest
     more = (LOSS_MASK,) if manifest.get("responses") else ()
-    found = records.features(indices, ("input_ids", *MORE_FEATURES[manifest["packing"]], *more), upcoming)
-    tokens = found.pop("input_ids")
-    mask = found.pop("attention_mask", np.ones_like(tokens))
-    return {"tokens": tokens, "mask": mask.astype(bool), **found}
+    features = records.features(indices, ("input_ids", *MORE_FEATURES[manifest["packing"]], *more), upcoming)
+    tokens = features.pop("input_ids")
+    mask = features.pop("attention_mask", np.ones_like(tokens))
+    return {"tokens": tokens, "mask": mask.astype(bool), **features}
 
 
 def predicted_ids(batch: dict[str, np.ndarray]) -> np.ndarray:
@@ -65,7 +65,7 @@ def predicted_ids(batch: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def held_out_indices(records: int) -> np.ndarray:
-    """Return which records of a held-out split are measured: int64, all of a small split."""
+    """Return the indices of the records of a held-out split that are measured, int64: all of a small split."""
     return np.unique(np.linspace(0, records - 1, min(records, HELD_OUT_RECORDS)).astype(np.int64))
 
 

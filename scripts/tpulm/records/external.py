@@ -1,4 +1,4 @@
-"""External TFRecords: files of tf.train.Example, checked, copied as they are, and indexed."""
+"""Check, copy and index external TFRecord files of tf.train.Example."""
 
 import hashlib
 import os
@@ -19,21 +19,21 @@ GZIP = b"\x1f\x8b"
 
 
 def take_shard(source: str, records: str | Path, expected: Mapping) -> dict:
-    """Copy a TFRecord file, write its index beside the copy, and return what the manifest says of the shard.
+    """Copy a TFRecord file, write its index, and return the manifest's entry of the shard.
 
-    source    a file, or gs://BUCKET/NAME. Its records have the int64 features input_ids and attention_mask, as those of
-              the published script have; other features are not read
-    records   SPLIT/NUMBER-of-SHARDS.tfrecord, the copy; the index beside it has the extension .index
-    expected  tokens_per_record, packing, vocab_size, special_ids; length_key, how the config names the length
+    source    a file, or gs://BUCKET/NAME, whose records have the int64 features input_ids and attention_mask; other
+              features are not read
+    records   SPLIT/NUMBER-of-SHARDS.tfrecord, the copy; the index next to it has the extension .index
+    expected  tokens_per_record, packing, vocab_size, special_ids; length_key, the config key of the length
 
-    Raises UserError, naming the file and the record, for the first that is damaged or not as expected.
+    Raises UserError, naming the file and the record, for the first record that is damaged or not as expected.
     """
     records = Path(records)
     index, split = records.with_suffix(".index"), records.parent.name
     with atomic_write(records) as partial:
         with bucket.opened(source) as original, open(partial, "wb") as copy:
             shutil.copyfileobj(original, copy, 1 << 22)
-        # The copy is checked, and no longer the file: what changes while it is read is found, too.
+        # Checking the copy also finds a source that changed while it was copied.
         places, tokens = check_records(partial, source, expected)
         with open(partial, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -53,9 +53,9 @@ def take_shard(source: str, records: str | Path, expected: Mapping) -> dict:
 
 
 def check_records(path: Path, source: str, expected: Mapping) -> tuple[list[int], int]:
-    """Return where the records of a file begin and the last one ends, and how many tokens they have without padding.
+    """Return the offsets of the records of a file, with its end, and their number of tokens without padding.
 
-    source  what messages call the file. Raises as `take_shard` does
+    source  name of the file in messages. Raises as `take_shard` does
     """
     with open(path, "rb") as file:
         if file.read(2) == GZIP and os.path.getsize(path) > 2:
@@ -73,17 +73,17 @@ def check_records(path: Path, source: str, expected: Mapping) -> tuple[list[int]
 
 
 def mistake_in(data: bytes, expected: Mapping) -> str | None:
-    """Return the first mistake in a record as the rest of a sentence; None without any."""
+    """Return the first mistake in a record as the end of a message; None without any."""
     allowed = "allowed: a tf.train.Example with input_ids and attention_mask as int64."
     try:
         features = Example.FromString(data).features.feature
     except DecodeError:
         return f"the content is not a tf.train.Example; {allowed}"
-    # Looking up a feature would add it.
+    # Access to an absent feature would add it.
     counts = {name: len(features[name].int64_list.value) if name in features else 0 for name in NEEDED}
     if not all(counts.values()):
-        found = ", ".join(sorted(features)) or "nothing"
-        return f"the features are {found}, and {min(counts, key=counts.__getitem__)} has no integers; {allowed}"
+        names = ", ".join(sorted(features)) or "nothing"
+        return f"the features are {names}, and {min(counts, key=counts.__getitem__)} has no integers; {allowed}"
     length = expected["tokens_per_record"]
     if set(counts.values()) != {length}:
         return (

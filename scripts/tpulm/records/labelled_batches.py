@@ -1,4 +1,4 @@
-"""Batches of a task's examples: which ones, and their tokens and labels."""
+"""Batches of the labelled examples of a task: their tokens, labels and weights."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -17,13 +17,13 @@ Arrays = dict[str, np.ndarray]
 
 
 def encode_examples(tokenizer: "Tokenizer", columns: Mapping[str, list], predict: str, length: int, pad: int) -> Arrays:
-    """Return the examples of a split as arrays, each with the examples in front.
+    """Return the arrays of the examples of a split.
 
-    columns  of the split, see tpulm.corpus.examples; predict  of `tpulm.specs.classification_heads`
-    length   tokens of an example, special ones included: the longest text is cut off first, the rest is padded
+    columns  of the split, see tpulm.corpus.examples; predict  CLASS or NUMBER
+    length   tokens of an example, special ones included: longer texts are truncated, the longest first
 
     input_ids, attention_mask   int32 [examples, length]
-    labels   int32 [examples] of a class, float32 of a number; weights  float32 [examples], 1
+    labels   [examples], int32 for classes, float32 for numbers; weights  float32 [examples], 1
     """
     tokenizer.enable_truncation(length)  # the longest text first
     texts: Sequence = columns["text"]
@@ -40,7 +40,7 @@ def encode_examples(tokenizer: "Tokenizer", columns: Mapping[str, list], predict
 
 
 def training_batch(arrays: Arrays, recipe: Mapping, step: int, rows: slice = ALL) -> Arrays:
-    """Return these rows of global batch `step` (counted from 0): of every epoch each example once, in random order.
+    """Return `rows` of global batch `step` (counted from 0): each epoch has each example once, in random order.
 
     recipe  batch_size and seed: the examples of a step depend on nothing else
     """
@@ -49,7 +49,7 @@ def training_batch(arrays: Arrays, recipe: Mapping, step: int, rows: slice = ALL
 
 
 def evaluation_batches(arrays: Arrays) -> Iterator[Arrays]:
-    """Yield all examples in their order, in batches of one size; the last one is filled up with rows of weight 0."""
+    """Yield all examples in order, in batches of one size; the last one is padded with rows of weight 0."""
     for start in range(0, len(arrays["input_ids"]), EVALUATION_BATCH):
         batch = {name: array[start : start + EVALUATION_BATCH] for name, array in arrays.items()}
         short = EVALUATION_BATCH - len(batch["input_ids"])

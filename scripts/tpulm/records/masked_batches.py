@@ -1,4 +1,4 @@
-"""Batches for masked language models, the same for both trainers: which records, and which tokens are masked."""
+"""Batches of records with masked tokens for masked language models, the same for both trainers."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
@@ -21,18 +21,17 @@ def mask_batch(
     rows: slice = slice(None),
     batch_size: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Choose the tokens to predict and hide them (Devlin et al. 2019: 80 % mask, 10 % random, 10 % kept).
+    """Return records with the tokens to predict masked (Devlin et al. 2019: 80 % mask, 10 % random, 10 % unchanged).
 
     input_ids  integers of shape [records, sequence_length]
-    key        of `tpulm.core.random_streams.generator`; the same key gives the same choice, whatever else runs
-    masking    mlm_probability; mask_replace_prob and random_replace_prob, the shares of the chosen ones
-    rows       which of the `batch_size` records of a batch these are: they are masked as in the whole batch
+    key        of `tpulm.core.random_streams.generator`; the same key gives the same choice
+    masking    mlm_probability; mask_replace_prob and random_replace_prob, shares of the chosen tokens
+    rows       indices of these records among the `batch_size` of a batch: they are masked as in the whole batch
 
     Returns input_ids (int32 [records, sequence_length], chosen tokens replaced), and of shape
-    [records, predictions_per_record]: positions (int32), labels (int32, the true ids) and weights
-    (float32, 1 for a prediction and 0 for padding). Special tokens are never chosen and never put
-    in. Per record the count is rate x (tokens that are not special), rounded up or down at random
-    so that its expectation is exact: a fixed shape, which a compiled step needs.
+    [records, predictions_per_record]: positions (int32), labels (int32, the true ids) and weights (float32, 1 for a
+    prediction and 0 for padding). Special tokens are never chosen and never inserted. Each record has mlm_probability x
+    (ordinary tokens) predictions, rounded up or down at random so that the expectation is exact.
     """
     records, length = input_ids.shape
     whole = batch_size or records
@@ -72,64 +71,64 @@ def ordinary_ids(vocab_size: int, special_ids: tuple[int, ...]) -> np.ndarray:
 
 ALL = slice(None)
 ROW = ("input_ids", "segment_ids", "positions", "labels", "weights")  # of a batch of records with several documents
-# Evaluation masks by a key without a seed, so that every run is measured on the same masked tokens.
+# The key of evaluation has no seed, so that every run is measured on the same masked tokens.
 EVALUATION_MASKING = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
 
 
 def training_batch(records: Records, recipe: dict, step: int, rows: slice = ALL) -> dict[str, np.ndarray]:
-    """Return these rows of global batch `step` (counted from 0) of a run, as `apply_masking` does.
+    """Return `rows` of global batch `step` (counted from 0) of a run, see `apply_masking`.
 
     recipe  batch_size, seed and masking of the run
     """
     seed, size = recipe["seed"], recipe["batch_size"]
     indices = batch_records(len(records), seed, size, step)
-    found = read_features(records, indices[rows], lambda: blocks_ahead(len(records), seed, step * size))
-    return apply_masking(records, found, ("masks", seed, step), recipe["masking"], rows, len(indices))
+    features = read_features(records, indices[rows], lambda: blocks_ahead(len(records), seed, step * size))
+    return apply_masking(records, features, ("masks", seed, step), recipe["masking"], rows, len(indices))
 
 
 def read_features(
     records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]
 ) -> dict[str, np.ndarray]:
-    """Return of records input_ids, and what the packing adds: segment_ids or attention_mask; see `Records.features`."""
+    """Return input_ids of records, and segment_ids or attention_mask by their packing; see `Records.features`."""
     return records.features(indices, ("input_ids", *MORE_FEATURES[records.manifest["packing"]]), upcoming)
 
 
 def apply_masking(
     records: Records,
-    found: dict[str, np.ndarray],
+    features: dict[str, np.ndarray],
     key: Key,
     masking: dict,
     rows: slice = ALL,
     batch_size: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return the features of `read_features` masked: the arrays of `mask_batch`, and those of the packing."""
+    """Return the arrays of `mask_batch` for the features of `read_features`, and those of the packing."""
     vocabulary = records.manifest
     special = vocabulary["special_ids"]
-    ids, known = found["input_ids"], sorted(set(special.values()))
-    return found | mask_batch(ids, key, masking, special["mask"], known, vocabulary["vocab_size"], rows, batch_size)
+    ids, known = features["input_ids"], sorted(set(special.values()))
+    return features | mask_batch(ids, key, masking, special["mask"], known, vocabulary["vocab_size"], rows, batch_size)
 
 
 def evaluation_batches(records: Records, most: int = EVALUATION_BATCH) -> Iterator[dict[str, np.ndarray]]:
-    """Yield a whole split in its order, in batches of one size, as `apply_masking` does.
+    """Yield a whole split in order, in batches of one size, see `apply_masking`.
 
-    most  records that may go at once: a power of two of them do. What is masked does not depend on it
-    The last batches are filled up with records of weight 0.
+    most  records of a batch, rounded down to a power of two; the masked tokens do not depend on it
+    The last batches are padded with records of weight 0.
     """
     size = min(EVALUATION_BATCH, 1 << (most.bit_length() - 1))
     for start in range(0, len(records), EVALUATION_BATCH):
         indices = np.arange(start, start + EVALUATION_BATCH)
-        found = read_features(records, np.minimum(indices, len(records) - 1), blocks_from(records, start))
-        batch = apply_masking(records, found, ("masks of evaluation", start), EVALUATION_MASKING)
+        features = read_features(records, np.minimum(indices, len(records) - 1), blocks_from(records, start))
+        batch = apply_masking(records, features, ("masks of evaluation", start), EVALUATION_MASKING)
         batch["weights"][indices >= len(records)] = 0
         for first in range(0, EVALUATION_BATCH, size):
             yield {name: array[first : first + size] for name, array in batch.items()}
 
 
 def documents_apart(batches: Iterable[dict[str, np.ndarray]], pad: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the batches of records with several documents again, a document per row, for a model without segment ids.
+    """Yield batches of records with segment ids as batches of documents, one per row, for a model without segment ids.
 
-    To the model it is the same: no document attends to another. Rows are padded, with an attention_mask, to the
-    length of a record; a batch has EVALUATION_BATCH rows, the last one filled up with rows of weight 0.
+    No document attends to another in either. Rows are padded to the length of a record, with an attention_mask; a batch
+    has EVALUATION_BATCH rows, the last one padded with rows of weight 0.
     """
     waiting: list[dict[str, np.ndarray]] = []
     for batch in batches:
@@ -144,16 +143,16 @@ def documents_apart(batches: Iterable[dict[str, np.ndarray]], pad: int) -> Itera
 
 
 def split_documents(row: tuple[np.ndarray, ...], pad: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the documents of one record of a batch (its arrays as in ROW), each as a record of its own."""
+    """Yield each document of a record, whose arrays are as in ROW, as a record of its own."""
     ids, segments, positions, labels, weights = row
     for number in range(1, int(segments.max()) + 1):
         inside = segments == number
         start, count = int(inside.argmax()), int(inside.sum())
         chosen = (segments[positions] == number) & (weights > 0)
-        own = np.full_like(ids, pad)
-        own[:count] = ids[inside]
+        document_ids = np.full_like(ids, pad)
+        document_ids[:count] = ids[inside]
         yield {
-            "input_ids": own,
+            "input_ids": document_ids,
             "attention_mask": (np.arange(len(ids)) < count).astype(np.int32),
             "positions": np.where(chosen, positions - start, 0).astype(np.int32),
             "labels": np.where(chosen, labels, 0).astype(np.int32),
@@ -167,7 +166,7 @@ def stacked(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 def blocks_from(records: Records, start: int) -> Callable[[], range]:
-    """Return a function that returns the blocks from record `start` on, of a split that is read in its order."""
+    """Return a function that returns the upcoming blocks from record `start` on, of a split that is read in order."""
     return lambda: range(start // BLOCK, min(start // BLOCK + WINDOW, -(-len(records) // BLOCK)))
 
 

@@ -9,12 +9,12 @@ WINDOW = 16  # blocks whose records are mixed with each other
 
 
 def epochs(steps: int, batch_size: int, records: int) -> float:
-    """Return how often training has read each of its records after so many steps, on average."""
+    """Return the mean number of times that training has read each record after `steps` steps."""
     return steps * batch_size / records
 
 
 def epochs_of(recipe: dict, records: int) -> str:
-    """Return a sentence: which epochs the steps of a segment are.
+    """Return the epochs of a segment in words.
 
     recipe  first, last and batch_size of the segment; records  of the training split
     """
@@ -25,8 +25,8 @@ def epochs_of(recipe: dict, records: int) -> str:
 def epoch_order(records: int, seed: int, epoch: int, start: int, stop: int) -> np.ndarray:
     """Return positions `start` to `stop` of one epoch's permutation of range(records), int64.
 
-    Blocks of BLOCK neighbouring records are permuted, then the records within each WINDOW of
-    those blocks. Only the windows that the range touches are made.
+    Blocks of BLOCK neighbouring records are permuted, then the records within each WINDOW of those blocks. Only the
+    windows of the range are computed.
     """
     blocks = generator("order of blocks", seed, epoch).permutation(-(-records // BLOCK))
     sizes = np.minimum(BLOCK, records - blocks * BLOCK)
@@ -65,14 +65,14 @@ def record_range(records: int, seed: int, start: int, stop: int) -> np.ndarray:
 
 
 def blocks_ahead(records: int, seed: int, start: int) -> list[int]:
-    """Return the blocks of the window in which position `start` of the endless stream lies, and of the one after."""
-    found: dict[int, None] = {}
+    """Return the blocks of the window with position `start` of the endless stream, and of the next window."""
+    numbers: dict[int, None] = {}
     stop = start + min(WINDOW * BLOCK, records)
     while start <= stop:
         epoch, offset = divmod(start, records)
         blocks = generator("order of blocks", seed, epoch).permutation(-(-records // BLOCK))
         ends = np.cumsum(np.minimum(BLOCK, records - blocks * BLOCK))
         first = int(np.searchsorted(ends, offset, side="right")) // WINDOW * WINDOW
-        found |= dict.fromkeys(blocks[first : first + WINDOW].tolist())
+        numbers |= dict.fromkeys(blocks[first : first + WINDOW].tolist())
         start = epoch * records + int(ends[first : first + WINDOW][-1])
-    return list(found)
+    return list(numbers)

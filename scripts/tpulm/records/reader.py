@@ -1,10 +1,8 @@
-"""The records of a split, read by number: from the files of this machine, or streamed from a bucket.
+"""Read the records of a split by number, from the files of this machine, or streamed from a bucket.
 
-A record is framed by its checksums (tpulm.records.tfrecord), which are verified whenever it is read.
-
-Reading follows the order of tpulm.records.order: entire blocks of neighbouring records are requested, those of the
-current window and of the next one, and held in memory until the order has passed them. Nothing in the bucket is trusted
-unchecked: a shard's index is verified by its SHA-256 in the manifest, each record by its own two checksums.
+From a bucket, blocks of neighbouring records are requested in the order of tpulm.records.order, those of the current
+window and of the next one, and held in memory until the order has passed them. A shard's index is verified by its
+SHA-256 in the manifest, and each record, whenever it is read, by its two checksums (tpulm.records.tfrecord).
 """
 
 import hashlib
@@ -25,22 +23,22 @@ from tpulm.records.tfrecord import HEAD, Example, intact
 
 
 def read_manifest(place: str | Path) -> dict:
-    """Return the manifest of a set of records: of a path, or of a URL in a bucket."""
+    """Return the manifest of a set of records, from a path or a URL in a bucket."""
     with bucket.opened(place) as file:
         return json.load(file)
 
 
 class Records:
-    """All records of a split, by number, read at any place in any order.
+    """All records of a split, read by number in any order.
 
     manifest         manifest.json as a dictionary
     sequence_length  tokens of a record that a model reads
     """
 
     def __init__(self, manifest: str | Path, split: str):
-        """Open the shards of `split` that a manifest names; they lie beside it.
+        """Open the shards of `split` in the folder of a manifest.
 
-        Raises UserError when a file is absent or has not the size that the manifest says.
+        Raises UserError if a file is absent, or has another size than in the manifest.
         """
         self.folder = os.path.dirname(manifest)
         self.manifest = read_manifest(manifest)
@@ -58,11 +56,11 @@ class Records:
         self.files: dict[int, mmap.mmap] = {}
 
     def place(self, name: str) -> str:
-        """Return where a file that the manifest names lies."""
+        """Return the path of a file of the manifest."""
         return os.path.join(self.folder, name)
 
     def sizes(self) -> dict[str, int]:
-        """Return the size in bytes of each of the files that is there."""
+        """Return the bytes of each file that exists."""
         return {path: os.path.getsize(path) for path in (*self.paths, *self.indices) if os.path.isfile(path)}
 
     def read_indices(self) -> list[bytes]:
@@ -73,7 +71,7 @@ class Records:
         return int(self.starts[-1])
 
     def verify(self) -> None:
-        """Compare every file's SHA-256 with the manifest. Raises UserError naming the first that differs."""
+        """Compare every file's SHA-256 with the manifest. Raises UserError for the first that differs."""
         files = [*self.paths, *self.indices]
         expected = [shard[key] for key in ("sha256", "index_sha256") for shard in self.shards]
         for file, digest, wanted in zip(files, sha256_of_each(files), expected, strict=True):
@@ -88,33 +86,33 @@ class Records:
     ) -> dict[str, np.ndarray]:
         """Return features of records `indices` (integers of shape [n]), each int32 of shape [n, tokens_per_record].
 
-        upcoming  function that returns the blocks of tpulm.records.order that will be read from soon
+        upcoming  returns the blocks of tpulm.records.order that will be read soon
 
-        Raises UserError, naming file and bytes, at a record whose checksum is wrong; IndexError beyond the last.
+        Raises UserError, naming file and bytes, for a record with a wrong checksum; IndexError beyond the last record.
         """
         indices = np.asarray(indices, np.int64)
         if len(indices) and not (0 <= indices.min() and indices.max() < len(self)):
             raise IndexError(f"records {indices.min()} to {indices.max()} of {len(self)}")
         self.prepare(indices, upcoming)
-        found = {name: np.empty((len(indices), self.manifest["tokens_per_record"]), np.int32) for name in names}
+        features = {name: np.empty((len(indices), self.manifest["tokens_per_record"]), np.int32) for name in names}
         shards = np.searchsorted(self.starts, indices, side="right") - 1
         for shard in np.unique(shards):
             rows = np.flatnonzero(shards == shard)
             numbers = indices[rows] - self.starts[shard]
-            # In the order of the file, so that neighbours are read in one go.
+            # Records are read in the order of the file.
             order = np.argsort(numbers, kind="stable")
             data = [self.record(int(shard), number) for number in numbers[order].tolist()]
             for row, record in zip(rows[order].tolist(), data, strict=True):
                 example = Example.FromString(record).features.feature
                 for name in names:
-                    found[name][row] = example[name].int64_list.value
-        return found
+                    features[name][row] = example[name].int64_list.value
+        return features
 
     def prepare(self, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> None:
-        """Do nothing: the kernel reads files of this machine ahead."""
+        """Do nothing: the kernel reads files ahead."""
 
     def record(self, shard: int, number: int) -> bytes:
-        """Return the data of one record of a shard, its checksums verified. Raises UserError."""
+        """Return the data of a record of a shard. Raises UserError if its checksums are wrong."""
         start, stop = self.places[shard][number : number + 2].tolist()
         framed = self.framed(shard, number, start, stop)
         if not intact(framed):
@@ -132,29 +130,29 @@ class Records:
         return self.files[shard][start:stop]
 
 
-def check_size(path: str | Path, found: int | None, size: int) -> None:
-    """Raise UserError when a file is absent, `found` None, or has another size than `size` bytes."""
-    if found is None:
+def check_size(path: str | Path, actual: int | None, size: int) -> None:
+    """Raise UserError if a file is absent (`actual` is None), or has another size than `size` bytes."""
+    if actual is None:
         raise UserError(f"{path} is missing, but manifest.json lists it; run again to write it.")
-    if found != size:
-        raise UserError(f"{path} has {found} bytes; manifest.json says {size}: delete the file and run again.")
+    if actual != size:
+        raise UserError(f"{path} has {actual} bytes; manifest.json says {size}: delete the file and run again.")
 
 
-def check_digest(path: str | Path, found: str, expected: str) -> None:
-    """Raise UserError when the SHA-256 of a file is not the one that the manifest says."""
-    if found != expected:
+def check_digest(path: str | Path, actual: str, expected: str) -> None:
+    """Raise UserError if the SHA-256 of a file is not the one in the manifest."""
+    if actual != expected:
         raise UserError(
             f"{path} is corrupt: its SHA-256 is not the one in manifest.json; delete the file and run again."
         )
 
 
 def open_records(manifest: str, split: str) -> Records:
-    """Return the records of a split, whose manifest is a file or in a bucket. Raises UserError as `Records` does."""
+    """Return the records of a split; manifest  path or URL in a bucket. Raises UserError as `Records` does."""
     return Streamed(manifest, split) if bucket.remote(manifest) else Records(manifest, split)
 
 
 def open_to_train(manifest: str) -> tuple[Records, Records]:
-    """Return the records of the training and of the validation split, after comparing every file's SHA-256.
+    """Return the records of the training and validation splits, after comparing the SHA-256 of all files.
 
     Raises UserError as `Records` does. If several processes train together, only their parent compares.
     """
@@ -166,12 +164,12 @@ def open_to_train(manifest: str) -> tuple[Records, Records]:
 
 
 class Streamed(Records):
-    """All records of a split that lie in a bucket, by number; fast in the order of tpulm.records.order."""
+    """All records of a split in a bucket, read by number; fast in the order of tpulm.records.order."""
 
     def __init__(self, manifest: str, split: str):
-        """Open the shards of `split` beside a manifest in a bucket. Raises UserError as `Records` does."""
+        """Open the shards of `split` in the folder of a manifest in a bucket. Raises UserError as `Records` does."""
         super().__init__(manifest, split)
-        # What each block that is held or on its way consists of, by shard: where in it that begins, and the bytes.
+        # Held or requested blocks by number: for each shard, the start in its file, and the future of the bytes.
         self.blocks: dict[int, dict[int, tuple[int, Future]]] = {}
 
     def place(self, name: str) -> str:
@@ -179,11 +177,11 @@ class Streamed(Records):
         return f"{self.folder}/{name}"
 
     def sizes(self) -> dict[str, int]:
-        """Return the size in bytes of each object of the folder, by its URL."""
+        """Return the bytes of each object of the folder by URL."""
         return {self.place(name): size for name, size in bucket.sizes(self.folder).items()}
 
     def read_indices(self) -> list[bytes]:
-        """Return the content of every shard's index. Raises UserError for one that is not the manifest's."""
+        """Return the content of every shard's index. Raises UserError for one that does not match the manifest."""
         requests = [bucket.request(index) for index in self.indices]
         contents = [bucket.result(future, index) for future, index in zip(requests, self.indices, strict=True)]
         for shard, index, content in zip(self.shards, self.indices, contents, strict=True):
@@ -191,7 +189,7 @@ class Streamed(Records):
         return contents
 
     def verify(self) -> None:
-        """Do nothing: that would read all shards. The indices are verified, each record is when it is read."""
+        """Do nothing: indices are verified already, and each record is when it is read."""
 
     def prepare(self, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> None:
         """Request the blocks of records `indices`, then the upcoming ones; forget all others."""
@@ -207,18 +205,18 @@ class Streamed(Records):
                 }
 
     def parts(self, block: int) -> list[tuple[int, int, int]]:
-        """Return where a block lies: in which shards, and at which bytes of them its records begin and end."""
+        """Return the shards of a block, each with the bytes at which its records begin and end."""
         first, last = block * BLOCK, min((block + 1) * BLOCK, len(self))
-        one, other = np.searchsorted(self.starts, [first, last - 1], side="right") - 1
+        first_shard, last_shard = np.searchsorted(self.starts, [first, last - 1], side="right") - 1
         spans = []
-        for shard in range(one, other + 1):
+        for shard in range(first_shard, last_shard + 1):
             low = max(first - self.starts[shard], 0)
             high = min(last, self.starts[shard + 1]) - self.starts[shard]
             spans.append((shard, int(self.places[shard][low]), int(self.places[shard][high])))
         return spans
 
     def framed(self, shard: int, number: int, start: int, stop: int) -> bytes:
-        """Return record `number` of a shard with its frame; one that came damaged is asked for once more."""
+        """Return record `number` of a shard with its frame; a damaged one is requested once more."""
         begin, future = self.blocks[(int(self.starts[shard]) + number) // BLOCK][shard]
         framed = bucket.result(future, self.paths[shard])[start - begin : stop - begin]
         return framed if intact(framed) else bucket.read_object(self.paths[shard], start, stop)

@@ -1,4 +1,4 @@
-"""Shards: documents assigned to them, packed into records of one length, written, and described by a manifest."""
+"""Write shards: assign documents to them, pack these into records of one length, and describe them in a manifest."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,38 +12,39 @@ from tpulm.core.errors import UserError
 from tpulm.records.tfrecord import write_records
 from tpulm.specs.shards import files_of_shard, shards_of_files
 
-TOKENS_AT_ONCE = 1 << 20  # of records that are made together, about
+TOKENS_AT_ONCE = 1 << 20  # tokens of records that are packed together, about
 Features = dict[str, np.ndarray]
 Documents = tuple[np.ndarray, ...]
 
 
 def range_of(lengths: Sequence[np.ndarray], shard: int, shards: int, files: int, key: str) -> dict[str, int]:
-    """Return the documents of a shard: a range, as `plan_ranges` cuts it, of those in the files of the shard.
+    """Return the documents of a shard: a range, as in `plan_ranges`, of those in the files of the shard.
 
     lengths        characters of the documents of each file of `files_of_shard`, integers of shape [documents]
-    shards, files  how many the split has
-    key            how the config names `shards`
+    shards, files  numbers of the split
+    key            config key of `shards`
 
-    Raises UserError when the files have fewer documents than shards.
+    Raises UserError if the files have fewer documents than shards.
     """
-    own, sharing = files_of_shard(shard, shards, files), shards_of_files(shard, shards, files)
-    together = np.concatenate(lengths)
-    if len(sharing) > len(together) and len(own) < files:
+    file_range = files_of_shard(shard, shards, files)
+    sharing = shards_of_files(shard, shards, files)
+    joined = np.concatenate(lengths)
+    if len(sharing) > len(joined) and len(file_range) < files:
         raise UserError(
-            f"{key} is {shards}, of which {len(sharing)} share the {len(together)} documents of file {own.start} of "
-            f"{files}; allowed: fewer."
+            f"{key} is {shards}, of which {len(sharing)} share the {len(joined)} documents of file "
+            f"{file_range.start} of {files}; allowed: fewer."
         )
-    return plan_ranges(together, len(sharing), key)[shard - sharing.start]
+    return plan_ranges(joined, len(sharing), key)[shard - sharing.start]
 
 
 def range_of_job(lengths: Sequence[str], recipe: Mapping, split: str, shard: int, shards: int) -> dict[str, int]:
-    """Return the documents of a shard, see `range_of`, to its job.
+    """Return the documents of the shard that a job writes, see `range_of`.
 
-    lengths        paths of NumPy files, also in a bucket, of which each has the lengths of a file of documents
+    lengths        paths of NumPy files, also in a bucket, each with the lengths of a file of documents
     recipe         shards, files of the split; shards_key
-    shard, shards  of the file that is to be written
+    shard, shards  of the file to write
 
-    Raises UserError when the config has another number of shards.
+    Raises UserError if the config has another number of shards.
     """
     key = f"{recipe['shards_key']}.{split}"
     if shards != recipe["shards"] or shard >= shards:
@@ -55,22 +56,22 @@ def plan_ranges(lengths: np.ndarray, shards: int, key: str) -> list[dict[str, in
     """Cut documents into `shards` contiguous ranges of about as many characters each.
 
     lengths  characters of each document, integers of shape [documents]
-    key      how the config names `shards`
+    key      config key of `shards`
 
-    Returns start, stop (exclusive), documents and characters of each range. A range has one document at least.
-    Raises UserError when there are more shards than documents.
+    Returns start, stop (exclusive), documents and characters of each range. A range has at least one document.
+    Raises UserError if there are more shards than documents.
     """
     documents = len(lengths)
     if shards > documents:
         raise UserError(f"{key} is {shards}; allowed: 1 to {documents}, the number of documents in this split.")
     ends = np.cumsum(lengths, dtype=np.int64)
     targets = np.arange(1, shards) * (int(ends[-1]) / shards)
-    # The cut goes after the document whose end is nearest; then neighbours are moved apart where they meet.
+    # A cut goes after the document whose end is nearest to its target; equal cuts are then moved apart.
     below = np.searchsorted(ends, targets)
     nearest = below + (ends[below] - targets <= targets - np.where(below, ends[below - 1], 0))
-    place = np.arange(1, shards)
-    nearest = np.maximum.accumulate(nearest - place) + place
-    cuts = np.clip(nearest, place, documents - shards + place)
+    numbers = np.arange(1, shards)
+    nearest = np.maximum.accumulate(nearest - numbers) + numbers
+    cuts = np.clip(nearest, numbers, documents - shards + numbers)
     bounds = [0, *cuts.tolist(), documents]
     sums = [0, *ends[np.array(bounds[1:]) - 1].tolist()]
     return [
@@ -83,14 +84,14 @@ def plan_ranges(lengths: np.ndarray, shards: int, key: str) -> list[dict[str, in
 class Layout:
     """How documents become records.
 
-    packing            concat: documents end to end, cut into windows; segments: so, and records number their documents;
-                       pad: a document per record
+    packing            concat: documents end to end, cut into windows; segments: the same, and records number their
+                       documents; pad: a document per record
     sequence_length    tokens of a record that a model reads
-    tokens_per_record  of a causal model one more: windows overlap by it, so that each token but the first is predicted
+    tokens_per_record  one more for a causal model: windows overlap by it, so that each token but the first is predicted
                        once
     pad                id of the padding
-    suffix_tokens      number of special tokens at the end of each document, which also one that is cut ends with
-    responses          whether records say which tokens belong to a response
+    suffix_tokens      number of special tokens at the end of each document, also of a truncated one
+    responses          whether records mark the tokens of responses
     """
 
     packing: str
@@ -106,11 +107,7 @@ class Layout:
 
 
 class Windows:
-    """Cuts documents, end to end, into windows; what is left at the end is dropped.
-
-    tokens   ids taken so far
-    dropped  ids that no record holds yet
-    """
+    """Cuts documents, end to end, into windows; an incomplete window at the end is dropped; tokens  ids so far."""
 
     def __init__(self, layout: Layout):
         self.stride, self.width = layout.sequence_length, layout.tokens_per_record
@@ -120,16 +117,16 @@ class Windows:
 
     @property
     def dropped(self) -> int:
-        """Return the number of ids that no record holds yet."""
-        held = self.width - self.stride if self.tokens >= self.width else 0  # the last window holds them, too
+        """The number of ids that no record holds yet."""
+        held = self.width - self.stride if self.tokens >= self.width else 0  # tokens that the last window holds, too
         return self.rest.shape[1] - held
 
     def add(self, documents: Documents) -> Iterator[Features]:
-        """Take documents and yield the records that they complete, as `pack` does."""
+        """Add documents, and yield the records that they complete, see `pack`."""
         ids, lengths, *loss_mask = documents
         more = loss_mask
         if self.segments:
-            # Odd and even documents differ from their neighbours; those without a token are none.
+            # Parities tell neighbouring documents apart; documents without tokens do not count.
             lengths = lengths[lengths > 0]
             more = [*loss_mask, np.repeat(((self.documents + np.arange(len(lengths))) % 2).astype(np.int32), lengths)]
         self.tokens, self.documents = self.tokens + len(ids), self.documents + len(lengths)
@@ -146,25 +143,21 @@ class Windows:
 def numbered(parities: np.ndarray) -> np.ndarray:
     """Return the number of each token's document within its record, 1, 2, ...: int32 of shape [n, tokens_per_record].
 
-    parities  0 or 1 of that shape, other ones for documents that follow each other
+    parities  0 or 1 of that shape, alternating between documents
     """
     begins = np.diff(parities, axis=1, prepend=parities[:, :1]) != 0
     return 1 + np.cumsum(begins, axis=1, dtype=np.int32)
 
 
 class OnePerRecord:
-    """Makes a record of each document: its end cut off where it is too long, padded where it is short.
-
-    tokens   ids taken so far
-    dropped  ids that were cut off
-    """
+    """Makes a record of each document, truncated or padded; tokens  ids so far; dropped  ids that were cut off."""
 
     def __init__(self, layout: Layout):
         self.layout = layout
         self.tokens = self.dropped = 0
 
     def add(self, documents: Documents) -> Iterator[Features]:
-        """Take documents and yield their records, as `pack` does."""
+        """Add documents, and yield their records, see `pack`."""
         ids, lengths, *loss_mask = documents
         layout, width = self.layout, self.layout.tokens_per_record
         ends = np.cumsum(lengths)
@@ -183,24 +176,25 @@ class OnePerRecord:
             for mask in loss_mask:
                 block["loss_mask"] = np.zeros(held.shape, np.int32)
                 block["loss_mask"][held] = mask[places]
-                # A response that is cut off has not ended there.
+                # A truncated response does not end there.
                 block["loss_mask"][cut, width - layout.suffix_tokens :] = 0
             yield block
 
 
 def unpadded(ids: np.ndarray) -> Features:
-    """Return records without padding; input_ids as given, integers of shape [n, tokens_per_record]."""
+    """Return the features of records without padding; ids  integers of shape [n, tokens_per_record]."""
     return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
 
 
 def pack(documents: Iterable[Documents], packer: Windows | OnePerRecord) -> Iterator[Features]:
-    """Yield the records of one shard: by name, int32 arrays of shape [n, tokens_per_record]; `packer` then knows more.
+    """Yield the records of one shard: int32 arrays of shape [n, tokens_per_record] by name.
 
-    documents  in batches: ids, one document after another, int32 of shape [tokens]; tokens of each, int64 [documents];
-               where the responses count, also 1 for each token of one and 0 for the others, int32 [tokens]
+    documents  batches of ids, one document after another, int32 [tokens]; tokens of each document, int64 [documents];
+               if the responses count, their mask, int32 [tokens]
+    packer     counts tokens and dropped ones
 
     input_ids; attention_mask, 1 for a token and 0 for padding; with packing: segments also segment_ids, see `numbered`;
-    where the responses count also loss_mask, 1 for a token that is to be predicted
+    if the responses count also loss_mask, 1 for a token to predict
     """
     for batch in documents:
         yield from packer.add(batch)
@@ -209,15 +203,15 @@ def pack(documents: Iterable[Documents], packer: Windows | OnePerRecord) -> Iter
 def write_shard(
     documents: Iterable[Documents], recipe: Mapping, pad: int, suffix_tokens: int, records: str | Path, count: int
 ) -> dict:
-    """Write a shard and its index; return what the manifest says of it.
+    """Write a shard and its index; return the manifest's entry of the shard.
 
     documents     as `pack` takes them; pad, suffix_tokens  see `Layout`
-    recipe        packing, sequence_length, tokens_per_record; shards_key and length_key, their names in the config;
-                  responses, true where records say which tokens belong to one
-    records       SPLIT/NUMBER-of-SHARDS.tfrecord; the index beside it has the extension .index
-    count         how many documents these are
+    recipe        packing, sequence_length, tokens_per_record; shards_key and length_key, config keys; responses, true
+                  if records mark the tokens of responses
+    records       SPLIT/NUMBER-of-SHARDS.tfrecord; the index next to it has the extension .index
+    count         number of documents
 
-    Raises UserError where they are too few for one record.
+    Raises UserError if they are too few for one record.
     """
     records = Path(records)
     index = records.with_suffix(".index")
@@ -248,10 +242,10 @@ def write_shard(
 
 
 def counted(blocks: Iterable[Features], counts: Counter) -> Iterator[Features]:
-    """Yield all blocks; count what is to be predicted of records that say which tokens belong to a response.
+    """Yield all blocks, and count the predicted tokens of records with loss_mask.
 
-    counts  takes target_tokens, all tokens but the first of each record; loss_tokens, those of a response; and
-            records_without_loss, which have none
+    counts  gets target_tokens, all tokens but the first of each record; loss_tokens, those of responses; and
+            records_without_loss
     """
     for block in blocks:
         if "loss_mask" in block:
@@ -263,7 +257,7 @@ def counted(blocks: Iterable[Features], counts: Counter) -> Iterator[Features]:
 
 
 def require_nonempty(blocks: Iterable[Features], reason: Callable[[], str]) -> Iterator[Features]:
-    """Yield all blocks. Raises UserError, with a reason, at the end where there was none."""
+    """Yield all blocks. Raises UserError, with a reason, if there is none."""
     empty = True
     for block in blocks:
         empty = False
@@ -273,14 +267,14 @@ def require_nonempty(blocks: Iterable[Features], reason: Callable[[], str]) -> I
 
 
 def merge_sidecars(splits: dict[str, list[dict]], layout: dict) -> dict:
-    """Return a manifest: of the sidecars of each split's shards, in order, and the layout of the records.
+    """Return the manifest of a set of records; splits  sidecars of each split's shards, in order.
 
-    layout  sequence_length, tokens_per_record, packing; where the responses count, responses
+    layout  sequence_length, tokens_per_record, packing; responses, if they count
 
-    Raises UserError where a split has no token of a response.
+    Raises UserError if a split has no token of a response, although responses count.
     """
     keys = ["documents", "records", "tokens", "dropped_tokens", "bytes"]
-    # How many documents became external records, nobody knows.
+    # The number of documents in external records is not known.
     keys = [key for key in keys if all(key in sidecar for sidecars in splits.values() for sidecar in sidecars)]
     if layout.get("responses"):
         keys += ["loss_tokens", "target_tokens", "records_without_loss"]

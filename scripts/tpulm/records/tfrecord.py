@@ -1,4 +1,4 @@
-"""TFRecord files of tf.train.Example, written and read without TensorFlow.
+"""Write and read TFRecord files of tf.train.Example without TensorFlow.
 
 A file is a sequence of records, each framed as (TensorFlow, tensorflow/core/lib/io/record_writer.h)
 
@@ -45,7 +45,7 @@ def masked_crc(data: bytes) -> int:
 
 
 def frame(records: Sequence[bytes]) -> bytes:
-    """Return records as they are in a TFRecord file, one after another."""
+    """Return records with their frames, as they are in a TFRecord file."""
     lengths = {size: LENGTH.pack(size) for size in set(map(len, records))}
     heads = {size: length + CRC.pack(masked_crc(length)) for size, length in lengths.items()}
     sums = np.fromiter(map(google_crc32c.value, records), np.int64, len(records))
@@ -55,9 +55,9 @@ def frame(records: Sequence[bytes]) -> bytes:
 
 
 def serialise(features: dict[str, np.ndarray]) -> list[bytes]:
-    """Return records as serialised tf.train.Examples, equal to what TensorFlow writes with its keys sorted.
+    """Return records as serialised tf.train.Examples, as TensorFlow writes them with sorted keys.
 
-    features  name to values from 0 to 2**31 - 1, int32 of shape [records, values]
+    features  values from 0 to 2**31 - 1 by name, int32 of shape [records, values]
     """
     names = sorted(features)
     values = [varints(features[name]) for name in names]
@@ -73,7 +73,7 @@ def serialise(features: dict[str, np.ndarray]) -> list[bytes]:
 
 
 def varints(values: np.ndarray) -> tuple[bytes, np.ndarray]:
-    """Return integers as protobuf's varints, and where those of each row begin and the last ones end.
+    """Return integers as protobuf's varints, and the offsets at which rows begin and the last one ends.
 
     values  int32 of shape [rows, columns], none negative. A varint has seven bits per byte, the lowest first; the high
             bit of each byte but the last is 1 (https://protobuf.dev/programming-guides/encoding)
@@ -83,7 +83,7 @@ def varints(values: np.ndarray) -> tuple[bytes, np.ndarray]:
     size = max(1, -(-int(flat.max(initial=0)).bit_length() // 7))  # bytes of the largest
     if size == 1:
         return flat.astype(np.uint8).tobytes(), columns * np.arange(rows + 1)
-    # One column per byte; those after a value's last byte are left out.
+    # There is a column per byte; bytes after a value's last one are not used.
     data = np.empty((len(flat), size), np.uint8)
     used = np.ones((len(flat), size), bool)
     for byte in range(size):
@@ -112,10 +112,9 @@ def varint(value: int) -> bytes:
 
 
 def example_heads(names: list[str], sizes: tuple[int, ...]) -> list[bytes]:
-    """Return what stands before the values of each feature in a tf.train.Example.
+    """Return the bytes before the values of each feature in a tf.train.Example.
 
-    names  of the features, in order
-    sizes  bytes of each feature's values
+    names, sizes  of the features, in order: name, and bytes of the values
 
     In proto3 a field is its number x 8 + 2, its size and its content; a map is repeated entries of key (1), value (2).
     """
@@ -160,7 +159,7 @@ def write_records(path: str | Path, index: str | Path, blocks: Iterable[dict[str
 
 
 def intact(framed: bytes) -> bool:
-    """Return whether a record has the length and the checksums that its frame says."""
+    """Return whether the length and the checksums in a record's frame are right."""
     data = framed[HEAD:-4]
     return (
         len(framed) >= FRAME
@@ -171,11 +170,11 @@ def intact(framed: bytes) -> bool:
 
 
 def scan(path: str | Path, name: str | None = None) -> Iterator[tuple[int, bytes]]:
-    """Yield the data of each record of a file and where its frame ends, without an index, from the first to the last.
+    """Yield the end of the frame and the data of each record of a file in order, without an index.
 
-    name  of the file in messages, where it is a copy
+    name  of the file in messages, if it is a copy
 
-    Raises UserError naming the first range of bytes that is not as it was written.
+    Raises UserError naming the first damaged range of bytes.
     """
     size, place = os.path.getsize(path), 0
     with open(path, "rb") as file:
@@ -198,7 +197,7 @@ def scan(path: str | Path, name: str | None = None) -> Iterator[tuple[int, bytes
 def example_class() -> Any:
     """Return the message class of tf.train.Example with int64 features (tensorflow/core/example/*.proto).
 
-    The descriptor is in a pool of its own: TensorFlow may register its own one in the same process.
+    The descriptor is in its own pool: TensorFlow may register the same one in the process.
     """
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tensorflow", syntax="proto3")

@@ -1,7 +1,7 @@
-"""How often text has each token: the baseline of models, which knows nothing of the context.
+"""Baselines that predict tokens by their frequencies, without the context.
 
-A baseline is fitted on training text and measured on held-out text, as a model is. Counts of the held-out text itself
-would know that text, and the shorter it is, the more.
+They are fitted on training text and measured on held-out text, as models are. Counts of the held-out text would already
+know it, the more the shorter it is.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,15 +11,15 @@ import numpy as np
 from tpulm.records.order import BLOCK
 from tpulm.records.reader import Records
 
-TOKENS = 10_000_000  # of a split that are counted, at most, about
+TOKENS = 10_000_000  # tokens of a split that are counted, at most, about
 
 
 def count_tokens(records: Records, ids_of: Callable) -> np.ndarray:
-    """Return how often each id is one that a model predicts, int64 [vocab_size].
+    """Return how often a model predicts each id, int64 [vocab_size].
 
-    All blocks of tpulm.records.order are counted, or of a long split those of about TOKENS, evenly spread.
+    All blocks of tpulm.records.order are counted; in a long split, evenly spread blocks of about TOKENS.
 
-    ids_of  returns the ids that are predicted of some records, with the arguments of `maskable_ids`
+    ids_of  returns the predicted ids of records, with the arguments of `maskable_ids`
     """
     number, width = -(-len(records) // BLOCK), records.manifest["tokens_per_record"]
     blocks = np.unique(np.linspace(0, number - 1, min(number, -(-TOKENS // (BLOCK * width)))).astype(np.int64))
@@ -31,7 +31,7 @@ def count_tokens(records: Records, ids_of: Callable) -> np.ndarray:
 
 
 def maskable_ids(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> np.ndarray:
-    """Return the ids of records that a mask can hide, all but special tokens: int32 [tokens]."""
+    """Return the ids of records that can be masked, all but special tokens: int32 [tokens]."""
     ids = records.read(indices, upcoming).ravel()
     return ids[~np.isin(ids, list(records.manifest["special_ids"].values()))]
 
@@ -45,26 +45,26 @@ def loss_of_frequencies(held_out: np.ndarray, trained: np.ndarray) -> float:
 
 
 def laplace(counts: np.ndarray) -> np.ndarray:
-    """Return probabilities by counts plus one, which leave some for what training text does not have (Laplace)."""
+    """Return probabilities by counts plus one (Laplace), so that unseen tokens have some."""
     return (counts + 1) / (counts + 1).sum()
 
 
 def masked_loss(held_out: np.ndarray, trained: np.ndarray, masking: dict) -> float:
-    """Return the same loss of a masked model, nats per masked token.
+    """Return the loss of frequencies as a masked model, in nats per masked token.
 
     held_out, trained  counts of each id that is not special, int64 [ids]
     masking            as `mask_batch` takes it, with a share of random tokens
 
-    With frequencies q of the held-out text and p of training text, a token that is hidden costs -sum q ln p. One that
-    is seen is either the true one, in a share k of all, or one of n ids at random, in a share r: to the model, the true
-    one is then y with the probability (k p(x) [x = y] + r p(y) / n) / (k p(x) + r / n), by Bayes. Beside a baseline
-    that cannot see them, a model would seem better than it is.
+    With frequencies q of the held-out text and p of training text, a masked token costs -sum q ln p. A visible token x
+    is either the true one, in a share k of all, or one of n ids at random, in a share r: by Bayes, the true one is y
+    with the probability (k p(x) [x = y] + r p(y) / n) / (k p(x) + r / n). Compared with a baseline that ignores visible
+    tokens, a model would seem better than it is.
     """
     truth, model = held_out / held_out.sum(), laplace(trained)
     hidden, random = masking["mask_replace_prob"], masking["random_replace_prob"] / len(model)
-    kept = 1 - masking["mask_replace_prob"] - masking["random_replace_prob"]
-    seen = kept * model + random  # the probability of each id where one is seen
-    loss = -hidden * np.log(model) - (kept + random) * np.log((kept + random) * model / seen)
-    # Another one than the true one is seen.
+    unchanged = 1 - masking["mask_replace_prob"] - masking["random_replace_prob"]
+    seen = unchanged * model + random  # the probability of each visible id
+    loss = -hidden * np.log(model) - (unchanged + random) * np.log((unchanged + random) * model / seen)
+    # Visible tokens that are not the true ones.
     loss -= random * ((len(model) - 1) * np.log(random * model) - (np.log(seen).sum() - np.log(seen)))
     return float(truth @ loss)

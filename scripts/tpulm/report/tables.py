@@ -152,7 +152,7 @@ def rows_of_scores(
             yield [*row, f"{current.value:.4f}", f"{score.items} items then, {current.items} now"]
         else:
             gain, comparable = current.value - score.value, current.few or current.low is not None
-            difference = f"{gain:+.4f} {current.beside(score.value) if comparable else ''}".strip()
+            difference = f"{gain:+.4f} {current.verdict_against(score.value) if comparable else ''}".strip()
             yield [*row, f"{current.value:.4f}", difference if gain else "0"]
 
 

@@ -1,4 +1,4 @@
-"""Names that several stages share: splits, special tokens, and the files that one stage passes to the next."""
+"""Names that several stages share: splits, special tokens, and files that one stage passes to the next."""
 
 SPLITS = ("train", "validation", "test")
 
@@ -9,40 +9,40 @@ def resolved(path: str) -> str:
 
 
 def lengths_file(corpus: str) -> str:
-    """Return the file that has the characters of each document of a file of a corpus, an int32 array."""
+    """Return the .lengths.npy file of a corpus file: the characters of each document, an int32 array."""
     return corpus.removesuffix(".parquet") + ".lengths.npy"
 
 
-# Of a tokenizer that is trained here, at ids 0 to 4.
+# Special tokens of a tokenizer that is trained here, with ids 0 to 4.
 SPECIAL_TOKENS = ("[CLS]", "[SEP]", "<unk>", "<pad>", "[MASK]")
 PAD_ID = SPECIAL_TOKENS.index("<pad>")
 PAD_ID_OF_ROBERTA = 1  # in its published tokenizers
 
-# The text, a folder below results/, that the models of each stage are trained on.
+# The training text of each stage, a folder below results/.
 TRAINED_ON = {"mlm": "corpus", "base": "corpus", "finetune": "finetune-text"}
 
-# The file of a set of records, in its folder, that has the size and checksum of every shard.
+# The file in the folder of a set of records that has the size and checksum of every shard.
 MANIFEST = "manifest.json"
 
-# results/tokenizer/, by the names of the rules' outputs: what AutoTokenizer.from_pretrained reads.
+# Files of results/tokenizer/, which AutoTokenizer.from_pretrained reads, by the names of the rules' outputs.
 TOKENIZER_FILES = {
     "tokenizer": "tokenizer.json",
     "config": "tokenizer_config.json",
     "special_tokens_map": "special_tokens_map.json",
 }
-# results/mlm/RUN/model/: what AutoModelForMaskedLM.from_pretrained reads.
+# Files of results/mlm/RUN/model/, which AutoModelForMaskedLM.from_pretrained reads.
 MODEL_FILES = ("config.json", "model.safetensors", *TOKENIZER_FILES.values())
-# results/transformers/STAGE/RUN/ of a causal model whose weights are in several files: which tensor is in which.
+# File of results/transformers/STAGE/RUN/ with the file of each tensor, if the weights are in several files.
 SHARD_INDEX = "model.safetensors.index.json"
-# results/gguf/STAGE/RUN-KIND.gguf of a causal model, by KIND: bytes of a weight.
+# Bytes of a weight by KIND in results/gguf/STAGE/RUN-KIND.gguf of a causal model.
 GGUF_KINDS = {"f16": 2, "q8_0": 34 / 32}
-# results/finetune/RUN/ of a run with method: lora: for Keras, and for PEFT.
+# Files of results/finetune/RUN/ with method: lora, for Keras and for PEFT.
 ADAPTER_FILES = (
     *("adapter.lora.h5", "adapter.lora.json"),
     *("adapter/adapter_model.safetensors", "adapter/adapter_config.json"),
 )
 
-# The parts of a checkpoint, by the names of the rules' outputs: all that the next segment needs.
+# Files of a checkpoint, all that the next segment needs, by the names of the rules' outputs.
 CHECKPOINT_FILES = {
     "weights": "weights.safetensors",
     "optimizer": "optimizer.safetensors",
@@ -51,27 +51,27 @@ CHECKPOINT_FILES = {
 }
 CHECKPOINT_ARRAYS = tuple(part for part, file in CHECKPOINT_FILES.items() if file.endswith(".safetensors"))
 ARRAY_FILES = {CHECKPOINT_FILES[part] for part in CHECKPOINT_ARRAYS}
-# Folders below results/ of what is kept though the config may name it no more.
+# Folders below results/ that are kept, though the config may no longer name their content.
 KEPT_FOLDERS = ("archive", "history", "jobs")
-# The mark, in a checkpoint's folder, that keep_checkpoints has deleted its arrays.
+# The file in a checkpoint's folder that marks arrays as deleted by keep_checkpoints.
 PRUNED = "pruned.json"
-# What a segment writes of its steps, beside its checkpoint.
+# Files about its steps that a segment writes next to its checkpoint.
 SEGMENT_FILES = {"history": "history.csv", "timings": "timings.csv"}
-# Folder of a run for what it goes on from in the middle of a segment: no artifact, and gone when the run is complete.
+# Folder of a run with snapshots within a segment: no artifact, and deleted when the run is complete.
 SNAPSHOTS = "snapshots"
 
 
-# Splits that no model is trained on: the first selects, the second is only reported.
+# Splits that no model is trained on: the first is for selection, the second only for reports.
 HELD_OUT = SPLITS[1:]
 TEST = HELD_OUT[1]
-# What ends the name of a set of documents whose responses are scored, given what is before each.
+# End of the name of a set of documents whose responses are scored.
 OF_RESPONSES = ", responses"
-# Where a checkpoint's weights are as a model, to be scored, finetuned or asked; no artifact.
+# Folder of models from checkpoints, for evaluation; no artifact.
 EXPORTED = "<results>/evaluation/checkpoints"
 # Below results/: the models that are finetuned on tasks.
 TASKS = "evaluation/tasks"
 CARD = "README.md"  # of an artifact
-# Figures of a published run that the config may give: what they are called, and whether higher is better.
+# Figures of a published run that the config may give: their names, and whether higher is better.
 PUBLISHED_FIGURES = {
     "train_loss": ("train loss", False),
     "train_accuracy": ("train accuracy", True),

@@ -1,4 +1,4 @@
-"""Byte-level BPE of causal language models as published: how a text is cut into words, and what goes with that."""
+"""Byte-level BPE of published causal language models: how a text is cut into words, and special tokens."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ WORDS = (
 class ByteLevel:
     """The rules of a vocabulary of byte-level BPE.
 
-    name         as `tokenizer.pre_tokenizer` has it
-    words        the words that merges stay inside of, a regular expression
-    gguf         what llama.cpp calls these rules
-    nfc          whether text is brought into Unicode's composed form
-    whole_words  whether a word that is a piece is that piece, whatever its merges
+    name         value of `tokenizer.pre_tokenizer`
+    words        regular expression of the words, within which pieces are merged
+    gguf         llama.cpp's name of these rules
+    nfc          whether text is normalized to Unicode's composed form
+    whole_words  whether a word that is a piece is not cut, whatever its merges
     """
 
     name: str
@@ -42,11 +42,11 @@ PUBLISHED = {
 
 
 def rules_of(tokenizer: Mapping[str, Any]) -> ByteLevel | None:
-    """Return the rules that a tokenizer.json of the `tokenizers` library follows; None where these are others."""
+    """Return the rules that a tokenizer.json of the `tokenizers` library follows; None for other rules."""
     steps = (tokenizer["pre_tokenizer"] or {}).get("pretokenizers", [])
     patterns = [step["pattern"].get("Regex") for step in steps if step["type"] == "Split"]
-    found = (patterns, tokenizer["normalizer"] == {"type": "NFC"}, tokenizer["model"].get("ignore_merges", False))
-    return next((one for one in RULES.values() if found == ([one.words], one.nfc, one.whole_words)), None)
+    key = (patterns, tokenizer["normalizer"] == {"type": "NFC"}, tokenizer["model"].get("ignore_merges", False))
+    return next((rules for rules in RULES.values() if key == ([rules.words], rules.nfc, rules.whole_words)), None)
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,8 @@ class Vocabulary:
 
     tokenizer  keras-hub's class
     pad        the special token for padding, id 0 as keras-hub has it
-    eos        the special token after a document
-    bos        the one before a document; None where there is none
-    others     special tokens that stand in texts
+    bos, eos   special tokens before and after a document; bos is None if there is none
+    others     special tokens within texts
     """
 
     tokenizer: str
@@ -68,16 +67,16 @@ class Vocabulary:
 
     @property
     def rules(self) -> ByteLevel:
-        """What is published with the class."""
+        """The published rules of the class."""
         return PUBLISHED[self.tokenizer]
 
     @property
     def special(self) -> list[str]:
-        """The special tokens, which a text is cut at and which have the lowest ids."""
+        """All special tokens, which have the lowest ids."""
         return [self.pad, self.eos, *([self.bos] if self.bos else []), *self.others]
 
 
-# As published, those that keras-hub's class has; and one for padding, where keras-hub takes whatever has id 0.
+# The special tokens of keras-hub's classes, as published, and one for padding, for which keras-hub takes id 0.
 LLAMA3_VOCABULARY = Vocabulary(
     "Llama3Tokenizer",
     pad="<|finetune_right_pad_id|>",

@@ -1,6 +1,6 @@
-"""The causal families of keras-hub that can be trained here from scratch, and the names of what LoRA adapts in any.
+"""The causal families of keras-hub that can be trained here from scratch, and the layers that LoRA adapts in any.
 
-A preset may be of other families, too: what is not named here is then keras-hub's.
+A preset may be of another family.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ class Family:
     """A causal architecture, as the config names it.
 
     backbone   keras-hub's class of its backbone
-    head_dim   whether the width of a head is an argument of its own, and not hidden_dim / num_query_heads
-    constants  arguments of the backbone that set the architecture apart, as published
+    head_dim   whether the width of a head is an argument, and not hidden_dim / num_query_heads
+    constants  published arguments of the backbone that the config does not set
     """
 
     backbone: str
@@ -45,7 +45,7 @@ FAMILIES = {
     "qwen3": Family("Qwen3Backbone", True, constants={"rope_max_wavelength": 1_000_000}),
 }
 
-# What `targets` of a finetuning run may name, and the keras-hub layers of all families that each stands for.
+# Layers of keras-hub, in all families, by the names that `targets` of a finetuning run may have.
 TARGETS = {
     "query": ("query",),
     "key": ("key",),
@@ -64,7 +64,7 @@ def layers_of(targets: tuple[str, ...]) -> list[str]:
 
 
 def constructor(model: Mapping) -> tuple[str, dict[str, Any]]:
-    """Return class and arguments of the backbone of `model`, a base model's in the config, but for the vocabulary."""
+    """Return class and arguments of a backbone without the vocabulary; model  section of a base model."""
     family = FAMILIES[model.get("architecture", "gemma")]
     sizes = {key: value for key, value in model.items() if key != "architecture"}
     return family.backbone, {**family.constants, **sizes}

@@ -1,4 +1,4 @@
-"""Classification heads of masked models on tasks: what they predict, and what a config.json says of them."""
+"""Classification heads of masked models on tasks: their settings, also from a config.json."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Self
 from tpulm.specs.masked_sizes import config_recipe
 
 CLASS, NUMBER = "class", "number"
-# Whose weights a model on a task starts from: the model's, or random ones, as a baseline.
+# Weights from which a model on a task starts: its own, or random ones, as a baseline.
 PRETRAINED, RANDOM = "pretrained", "random"
 
 
@@ -17,8 +17,8 @@ class ClassificationHead:
 
     predict   CLASS or NUMBER
     outputs   labels, or 1 for a number
-    dropout   of what the layers of the head read; None for that of the hidden states, or of ModernBERT none
-    pooling   which hidden states a ModernBERT's head reads, see `tpulm.models.task_models.ModernBertHead`
+    dropout   of the inputs of its layers; None for that of the hidden states, or, for ModernBERT, no dropout
+    pooling   hidden states that a ModernBERT's head reads, see `tpulm.models.task_models.ModernBertHead`
     """
 
     predict: str
@@ -33,15 +33,12 @@ class ClassificationHead:
 
 
 def outputs_of(predict: str, labels: Collection) -> int:
-    """Return the outputs of a head; labels  of the task, see task.json."""
+    """Return the number of outputs of a head; labels  of the task, see task.json."""
     return 1 if predict == NUMBER else len(labels)
 
 
 def masked_model(config: Mapping) -> dict:
-    """Return the recipe of a masked model in a task's step, from its config.json.
-
-    model, vocabulary, head
-    """
+    """Return the recipe of a masked model in a task's step from its config.json: model, vocabulary, head."""
     return {
         "model": config_recipe(config),
         "vocabulary": {"size": config["vocab_size"], "pad": config["pad_token_id"]},

@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness, as evaluation.harness names them: the harness's own, or files of the user."""
+"""Tasks of lm-evaluation-harness under evaluation.harness: those of the harness, or files of the user."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,50 +9,50 @@ import yaml
 
 from tpulm.core.errors import UserError
 
-# Loaders of the `datasets` library for files, by `dataset_path` of a task; others are names on the Hugging Face Hub.
+# Values of `dataset_path` that load files by the `datasets` library; others are names on the Hugging Face Hub.
 LOCAL = ("json", "csv", "parquet", "text")
 CODE = "!function"
 
 
 @dataclass(frozen=True)
 class HarnessTask:
-    """A task under evaluation.harness: its name there, and what the config says of it."""
+    """A task under evaluation.harness: its name there, and its section of the config."""
 
     name: str
     recipe: Mapping[str, Any]
 
     @property
     def key(self) -> str:
-        """How the config names it."""
+        """Its key in the config."""
         return f"evaluation.harness.{self.name}"
 
     @property
     def files(self) -> list[str]:
-        """The files of its description; none of a task that comes with the harness. Raises UserError."""
-        return [str(path) for path, _ in layers(self.key, Path(self.recipe["file"]))] if self.own else []
+        """The files of its description; none for a task of the harness. Raises UserError."""
+        return [str(path) for path, _ in layers(self.key, Path(self.recipe["file"]))] if self.has_file else []
 
     @property
-    def own(self) -> bool:
+    def has_file(self) -> bool:
         """Whether a file of the user describes it."""
         return "file" in self.recipe
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """What a job takes of it."""
-        named = {} if self.own else {"task": self.recipe.get("task", self.name)}
-        kept = {key: value for key, value in self.recipe.items() if key != "checkpoints"}
-        return {"harness": {"name": self.name, **named, **kept}}
+    def job_recipe(self) -> dict[str, Any]:
+        """The recipe of a job that scores a model on it."""
+        named = {} if self.has_file else {"task": self.recipe.get("task", self.name)}
+        settings = {key: value for key, value in self.recipe.items() if key != "checkpoints"}
+        return {"harness": {"name": self.name, **named, **settings}}
 
     @property
     def items(self) -> dict[str, Any]:
-        """What a job takes of it that looks for its items: nothing of how a model is asked."""
-        recipe = self.asked["harness"]
+        """The recipe of a job that reads its items, which does not depend on how models are scored."""
+        recipe = self.job_recipe["harness"]
         return {"harness": {key: value for key, value in recipe.items() if key not in ("examples", "max_length")}}
 
     @property
     def data(self) -> list[str]:
-        """The files of its examples, of the user's or of this workflow. Raises UserError."""
-        return listed(full_description(self.key, self.recipe["file"])) if self.own else []
+        """The files of its examples; none for a task of the harness. Raises UserError."""
+        return listed(full_description(self.key, self.recipe["file"])) if self.has_file else []
 
 
 def tasks_of(config: Mapping) -> dict[str, HarnessTask]:
@@ -63,7 +63,7 @@ def tasks_of(config: Mapping) -> dict[str, HarnessTask]:
 def read_description(key: str, path: Path) -> dict[str, Any]:
     """Return the content of a task's file, without the files that it includes.
 
-    Raises UserError for code, and for what is no task.
+    Raises UserError for code, and for an invalid file.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -74,45 +74,45 @@ def read_description(key: str, path: Path) -> dict[str, Any]:
     if CODE in text:
         raise UserError(f"{key}.file is {path}, which has {CODE}; allowed: a task without custom code.")
     try:
-        found = yaml.safe_load(text)
+        description = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UserError(
             f"{key}.file is {path}, which is not valid YAML: {' '.join(str(error).split())[:200]}."
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(description, dict):
         raise UserError(f"{key}.file is {path}, which has no keys; allowed: a task of lm-evaluation-harness.")
-    return found
+    return description
 
 
 def layers(key: str, path: Path, before: tuple[Path, ...] = ()) -> list[tuple[Path, dict[str, Any]]]:
-    """Return a file of a task and before it those that it includes, relative to its folder, each with what it says.
+    """Return the files that a task's file includes, and then the file itself, each with its content.
 
     A later file overrides the files before it. Raises UserError, also for files that include each other.
     """
     if path in before:
         raise UserError(f"{key}.file: {path} includes itself.")
-    found = read_description(key, path)
-    names = found.pop("include", [])
+    description = read_description(key, path)
+    names = description.pop("include", [])
     names = names if isinstance(names, list) else [names]
     under = [layer for name in names for layer in layers(key, path.parent / name, (*before, path))]
-    return [*under, (path, found)]
+    return [*under, (path, description)]
 
 
 def full_description(key: str, file: str) -> dict[str, Any]:
-    """Return the description of a task of the user: what its file says, over what that includes.
+    """Return the description of a task of the user: its file, merged over the files that it includes.
 
-    Raises UserError for one that is no single task, and for examples from the hub, which only the harness's tasks take.
+    Raises UserError for a group of tasks, and for examples from the hub, which only tasks of the harness may have.
     """
-    found = {name: value for _, own in layers(key, Path(file)) for name, value in own.items()}
-    task, place = found.get("task"), found.get("dataset_path")
+    description = {name: value for _, layer in layers(key, Path(file)) for name, value in layer.items()}
+    task, place = description.get("task"), description.get("dataset_path")
     if not isinstance(task, str):
         raise UserError(f"{key}.file is {file}, which has no key `task`; allowed: a single task, not a group.")
-    if place not in LOCAL or not listed(found):
+    if place not in LOCAL or not listed(description):
         raise UserError(
             f"{key}.file is {file}, whose dataset_path is {place or 'missing'}; allowed: {', '.join(LOCAL)}, with the "
             "files in dataset_kwargs.data_files."
         )
-    return found
+    return description
 
 
 def listed(description: Mapping) -> list[str]:
@@ -123,12 +123,12 @@ def listed(description: Mapping) -> list[str]:
 
 
 def relocated(description: Mapping, paths: Mapping[str, str]) -> dict[str, Any]:
-    """Return a description whose examples are read from where they are: `paths`, by the names that it has for them."""
+    """Return a description with the files of its examples replaced; paths  by the names in the description."""
 
-    def there(value: Any) -> Any:
+    def moved(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {split: there(files) for split, files in value.items()}
-        return paths[value] if isinstance(value, str) else [there(file) for file in value]
+            return {split: moved(files) for split, files in value.items()}
+        return paths[value] if isinstance(value, str) else [moved(file) for file in value]
 
     options = description["dataset_kwargs"]
-    return {**description, "dataset_kwargs": options | {"data_files": there(options["data_files"])}}
+    return {**description, "dataset_kwargs": options | {"data_files": moved(options["data_files"])}}

@@ -1,4 +1,4 @@
-"""The masked language models of transformers 4.57 that can be trained here, and how they differ."""
+"""The masked architectures of transformers 4.57 that can be trained here, and their differences."""
 
 import difflib
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from tpulm.core.errors import UserError, describe
 
 @dataclass(frozen=True)
 class Architecture:
-    """What sets a model type apart.
+    """Properties of a model type.
 
-    after_pad    whether positions are counted from the id after the pad token's, as in RoBERTa, and not from 0
-    token_types  whether the model takes `token_type_ids` as tokenizers give them, one per token
-    refused      why it cannot be trained here; empty for those that can
+    after_pad    whether positions begin after the pad id, as in RoBERTa, and not at 0
+    token_types  whether the model takes one of a tokenizer's `token_type_ids` per token
+    refused      why it cannot be trained here; "" if it can
     """
 
     after_pad: bool = False
@@ -23,7 +23,7 @@ class Architecture:
 
 LIKE_BERT, LIKE_ROBERTA = Architecture(), Architecture(after_pad=True)
 
-# Every model type for which transformers has a masked language model in TensorFlow.
+# All model types with a masked language model in TensorFlow in transformers.
 ARCHITECTURES = {
     "albert": LIKE_BERT,
     "bert": LIKE_BERT,
@@ -52,12 +52,12 @@ ARCHITECTURES = {
     "xlm": LIKE_BERT,
     "xlm-roberta": LIKE_ROBERTA,
 }
-# Model types that only `backend: jax` trains; tpulm.specs.masked_sizes has all that it does.
+# Model types that only `backend: jax` trains; tpulm.specs.masked_sizes has all model types on JAX.
 JAX_ONLY = {"modernbert": Architecture(token_types=False)}
 
 
 def find_architecture(name: str, where: str, backend: str = "tensorflow") -> Architecture:
-    """Return the architecture of the model type `name`, which the config gives under the key `where`.
+    """Return the architecture of a model type; where  config key.
 
     Raises UserError for one that cannot be trained with this backend, tensorflow or jax.
     """
@@ -67,24 +67,24 @@ def find_architecture(name: str, where: str, backend: str = "tensorflow") -> Arc
         raise UserError(
             f'{where}.architecture is "{name}", which transformers does not have in TensorFlow; set backend: jax.'
         )
-    known = [other for other, found in ARCHITECTURES.items() if not found.refused]
+    known = [type_name for type_name, architecture in ARCHITECTURES.items() if not architecture.refused]
     if name not in ARCHITECTURES:
         near = difflib.get_close_matches(name, known, 1)
         hint = f'; did you mean "{near[0]}"?' if near else f"; allowed: {', '.join(known)}."
         raise UserError(f"{where}.architecture is {describe(name)}{hint}")
-    found = ARCHITECTURES[name]
-    if found.refused:
+    architecture = ARCHITECTURES[name]
+    if architecture.refused:
         raise UserError(
-            f"{where}.architecture is {describe(name)}, which cannot be trained here: {found.refused}; "
+            f"{where}.architecture is {describe(name)}, which cannot be trained here: {architecture.refused}; "
             f"allowed: {', '.join(known)}."
         )
-    return found
+    return architecture
 
 
 def check_vocabulary(size: int, manifest: Mapping, where: str) -> None:
-    """Check that a model that a run starts from knows the tokens of the records. Raises UserError.
+    """Raise UserError if the model that a run starts from lacks tokens of the records.
 
-    size      of the model's vocabulary; manifest  the TFRecords'; where  the config key of the run
+    size  of the model's vocabulary; manifest  of the TFRecords; where  config key of the run
     """
     if size < manifest["vocab_size"]:
         raise UserError(

@@ -1,4 +1,4 @@
-"""The masked language models that run on JAX, RoBERTa and ModernBERT, with sizes named as in transformers."""
+"""Sizes of the masked models on JAX, RoBERTa and ModernBERT, named as in transformers: defaults and checks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,22 +6,21 @@ from typing import Any
 
 from tpulm.core.errors import UserError, describe
 
-# Dropout of the attention probabilities: as of the hidden states, or none; a kernel of attention has none.
+# Dropout of the attention probabilities: that of the hidden states, or none, as with an attention kernel.
 ATTENTION_DROPOUT = "attention_probs_dropout_prob"
 TOKEN_TYPES = "type_vocab_size"
-# Of a count or a theta.
-MOST = 2**31 - 1
+MOST = 2**31 - 1  # largest count or theta
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What can be chosen of an architecture.
+    """The sizes of an architecture.
 
-    sizes     their defaults: counts, but for
-    shares    numbers from 0 to less than 1
-    thetas    numbers of more than 0, at most MOST
-    built_in         what the model has anyway, and its config.json says
-    in_transformers  the defaults of transformers that are others, for runs on TensorFlow
+    sizes            default values by name; counts, except for
+    shares           numbers from 0 to less than 1
+    thetas           numbers above 0, at most MOST
+    built_in         fixed settings, which are in config.json
+    in_transformers  different defaults of transformers, for runs on TensorFlow
     """
 
     sizes: Mapping[str, Any]
@@ -81,7 +80,7 @@ KINDS = {
 
 
 def opens(config: Mapping) -> bool:
-    """Return whether JAX can open the finished masked model that a config.json describes."""
+    """Return whether JAX can open the masked model of a config.json."""
     kind = KINDS.get(config.get("model_type", ""))
     if kind is None:
         return False
@@ -90,9 +89,9 @@ def opens(config: Mapping) -> bool:
 
 
 def config_recipe(config: Mapping) -> dict:
-    """Return the config.json of a model in the form of a run's `model` in the config.
+    """Return the config.json of a model in the form of `model` of a run.
 
-    The number of token types is left out: a text has only the first one, which is added to the positions.
+    The number of token types is left out: texts have only the first one, whose embedding is added to the positions.
     """
     architecture = config["model_type"]
     if architecture not in KINDS:
@@ -103,40 +102,40 @@ def config_recipe(config: Mapping) -> dict:
 
 
 def exported_model(model: Mapping, backend: str) -> dict:
-    """Return the sizes and settings in the config.json of a run's model; model  as in the config."""
+    """Return the sizes and settings for the config.json of a run's model; model  as in the config."""
     kind = KINDS.get(model["architecture"], Kind({}, {}))
     defaults = kind.in_transformers if backend == "tensorflow" else kind.built_in
     return {**defaults, **model, "model_type": model["architecture"]}
 
 
 def sizes_of(model: dict, where: str) -> dict:
-    """Return the sizes of `model`, a run's in the config, those that it leaves out included.
+    """Return all sizes of a model on JAX, defaults included; model  of a run in the config, where  its key.
 
-    Raises UserError, naming the key `where`, for what the models on JAX cannot be.
+    Raises UserError, naming the key, for sizes that models on JAX cannot have.
     """
     name = model["architecture"]
-    given = {key: value for key, value in model.items() if key != "architecture"}
+    settings = {key: value for key, value in model.items() if key != "architecture"}
     if name not in KINDS:
         raise UserError(f"{where}.architecture is {describe(name)}; allowed with backend: jax: {', '.join(KINDS)}.")
     kind = KINDS[name]
     fixed = {key: [value] for key, value in kind.built_in.items()}
     if name == "roberta":
-        dropout = given.get("hidden_dropout_prob", kind.sizes["hidden_dropout_prob"])
+        dropout = settings.get("hidden_dropout_prob", kind.sizes["hidden_dropout_prob"])
         fixed[ATTENTION_DROPOUT] = [dropout, 0] if dropout else [0]
-    check_keys(given, where, kind.sizes, fixed)
-    sizes = {**kind.sizes, **{key: value for key, value in given.items() if key in kind.sizes}}
+    check_keys(settings, where, kind.sizes, fixed)
+    sizes = {**kind.sizes, **{key: value for key, value in settings.items() if key in kind.sizes}}
     for key, value in sizes.items():
         check_number(f"{where}.{key}", value, key in kind.shares, key in kind.thetas)
     check_heads(sizes, where)
     if name == "roberta":
-        return sizes | {ATTENTION_DROPOUT: given.get(ATTENTION_DROPOUT, dropout)}
+        return sizes | {ATTENTION_DROPOUT: settings.get(ATTENTION_DROPOUT, dropout)}
     check_rotation(sizes, where)
     return sizes | {key: float(sizes[key]) for key in kind.thetas}
 
 
-def check_keys(given: Mapping, where: str, sizes: Mapping, fixed: Mapping[str, list]) -> None:
-    """Check that all keys are known, and the values of those that are `fixed`. Raises UserError."""
-    for key, value in given.items():
+def check_keys(settings: Mapping, where: str, sizes: Mapping, fixed: Mapping[str, list]) -> None:
+    """Raise UserError for an unknown key, or another value of a `fixed` key than its allowed ones."""
+    for key, value in settings.items():
         if key in fixed and value not in fixed[key]:
             allowed = " or ".join(map(str, fixed[key]))
             raise UserError(f"{where}.{key} is {describe(value)}; allowed with backend: jax: {allowed}.")
@@ -148,7 +147,7 @@ def check_keys(given: Mapping, where: str, sizes: Mapping, fixed: Mapping[str, l
 
 
 def check_number(where: str, value: Any, share: bool, theta: bool) -> None:
-    """Check a size: a count, or a share, or a theta. Raises UserError."""
+    """Raise UserError for an invalid size: a count, a share or a theta."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if share:
         good, allowed = number and 0 <= value < 1, "a number, 0 or more, less than 1"
@@ -162,14 +161,14 @@ def check_number(where: str, value: Any, share: bool, theta: bool) -> None:
 
 
 def check_heads(sizes: dict, where: str) -> None:
-    """Check that the heads divide the hidden states, where `sizes` has both. Raises UserError."""
+    """Raise UserError if the number of heads does not divide hidden_size, if `sizes` has both."""
     heads, hidden = sizes.get("num_attention_heads"), sizes.get("hidden_size")
     if heads and hidden and hidden % heads:
         raise UserError(f"{where}.hidden_size is {hidden}; allowed: a multiple of num_attention_heads, {heads}.")
 
 
 def check_rotation(sizes: dict, where: str) -> None:
-    """Check that a head has two halves, as rotary positions need them. Raises UserError."""
+    """Raise UserError if the width of a head is odd: rotary positions need two halves."""
     hidden, heads = sizes["hidden_size"], sizes["num_attention_heads"]
     if hidden % (2 * heads):
         raise UserError(

@@ -1,4 +1,4 @@
-"""Error messages for the config: one sentence with the key, what was found, and what is allowed."""
+"""Error messages for the config: one sentence with the key, its value and what is allowed."""
 
 import difflib
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ LIMITS = {
     "maxLength": "at most {} characters", "minItems": "at least {} entries", "maxItems": "at most {} entries",
     "uniqueItems": "without duplicates",
 }  # fmt: skip
-# Keys of earlier versions, by what they are named now.
+# New names of keys of earlier versions.
 RENAMED = {
     "accumulate": "microbatches", "changes": "alternatives", "clip_norm": "global_clipnorm",
     "cpu_devices": "host_device_count", "lora": "finetune", "mask": "mask_replace_prob", "memory_gb": "mem_gb",
@@ -28,7 +28,7 @@ RENAMED = {
 
 
 def dotted(path: Iterable[object]) -> str:
-    """Return a path of keys and indices as mlm.runs.tiny.steps or prompts.generate[0]."""
+    """Return a path of keys and indices as text, such as mlm.runs.tiny.steps or prompts.generate[0]."""
     text = ""
     for key in path:
         name = str(key)
@@ -38,7 +38,7 @@ def dotted(path: Iterable[object]) -> str:
 
 
 def sentence(error: jsonschema.ValidationError) -> str:
-    """Return a schema error as one sentence: the key, what was found, what is allowed."""
+    """Return a schema error as one sentence: the key, its value, what is allowed."""
     where, found, schema = dotted(error.absolute_path), describe(error.instance), error.schema
     if "message" in schema:
         return schema["message"].format(where=where, found=found, missing=missing_key(error))
@@ -52,10 +52,10 @@ def sentence(error: jsonschema.ValidationError) -> str:
         return f"{where} lacks the key {next(key for key in error.validator_value if key not in error.instance)}."
     if error.validator == "dependentRequired":
         key, needed = next(
-            (key, other)
-            for key, others in error.validator_value.items()
-            for other in others
-            if key in error.instance and other not in error.instance
+            (key, required)
+            for key, required_keys in error.validator_value.items()
+            for required in required_keys
+            if key in error.instance and required not in error.instance
         )
         path = list(error.absolute_path)
         return f"{dotted([*path, needed])} is missing; {dotted([*path, key])} needs it."
@@ -63,7 +63,7 @@ def sentence(error: jsonschema.ValidationError) -> str:
 
 
 def removed(where: str, error: jsonschema.ValidationError) -> str:
-    """Return the sentence for a key or a value that an earlier version had; empty where there is none."""
+    """Return the sentence for a key or a value that version 0.3.0 removed; "" for another one."""
     reasons = error.schema.get("removed", {})
     if error.validator == "enum":
         reason = reasons.get(error.instance) if isinstance(error.instance, str) else None
@@ -75,15 +75,15 @@ def removed(where: str, error: jsonschema.ValidationError) -> str:
 
 
 def missing_key(error: jsonschema.ValidationError) -> str:
-    """Return the first key that the schema of an error requires and its mapping lacks; empty where there is none."""
+    """Return the first key that the schema of an error requires and its mapping lacks; "" without one."""
     required = error.schema.get("required", [])
     absent = [key for key in required if isinstance(error.instance, dict) and key not in error.instance]
     return dotted([*error.absolute_path, absent[0]]) if absent else ""
 
 
-def unknown_key(where: str, given: Iterable[str], known: list[str]) -> str:
-    """Return the sentence for keys that a mapping does not have, of which a renamed one is answered first."""
-    unknown = [key for key in given if key not in known]
+def unknown_key(where: str, keys: Iterable[str], known: list[str]) -> str:
+    """Return the sentence for the first unknown key of a mapping, a renamed one before others."""
+    unknown = [key for key in keys if key not in known]
     renamed = [key for key in unknown if RENAMED.get(key, "").split(".")[0] in known]
     if renamed:
         return f"{where} has no key {describe(renamed[0])}; use {RENAMED[renamed[0]]}."
@@ -93,7 +93,7 @@ def unknown_key(where: str, given: Iterable[str], known: list[str]) -> str:
 
 
 def found_at_length(error: jsonschema.ValidationError) -> str:
-    """Return the value that has a wrong length or type, in words."""
+    """Return the value of an error in words, a list by its length."""
     if isinstance(error.instance, list):
         return f"a list of {len(error.instance)}"
     return describe(error.instance) if error.instance != "" else "empty text"

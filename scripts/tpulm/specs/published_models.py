@@ -28,7 +28,7 @@ QWEN_UNTIED = QWEN | {"tie_word_embeddings": False}
 def sizes(
     layers: int, query: int, key_value: int, hidden: int, intermediate: int, head: int | None, **more: object
 ) -> dict:
-    """Return the arguments of a backbone; `head` is None where its width is no argument."""
+    """Return the arguments of a backbone; head  None if its width is not an argument."""
     width = {} if head is None else {"head_dim": head}
     return {
         "num_layers": layers, "num_query_heads": query, "num_key_value_heads": key_value, "hidden_dim": hidden,
@@ -36,7 +36,7 @@ def sizes(
     } | width | more  # fmt: skip
 
 
-# Class of the backbone, arguments; by what is left of a preset's name without _instruct, _en and versions.
+# Class and arguments of the backbone by the name of a preset without _instruct, _en and versions.
 MODELS = {
     "gemma_2b": ("GemmaBackbone", sizes(18, 8, 1, 2048, 32_768, 256, vocabulary_size=256_000)),
     "gemma_7b": ("GemmaBackbone", sizes(28, 16, 16, 3072, 49_152, 256, vocabulary_size=256_000)),
@@ -73,9 +73,9 @@ MODELS = {
 
 
 def published(preset: str) -> tuple[str, dict] | None:
-    """Return class and arguments of the backbone of a preset of keras-hub, by its name or handle; None if unknown."""
+    """Return class and arguments of a backbone by the name or handle of a keras-hub preset; None if unknown."""
     name = re.sub(r"/\d+$", "", preset).removeprefix("kaggle://keras/")
     if "://" in name:
-        return None  # somebody else's, whatever its name
+        return None  # a preset of another owner may have the same name
     key = re.sub(r"(_instruct|_1\.1|_en)", "", name.rsplit("/", 1)[-1])
     return MODELS.get(key)

@@ -1,32 +1,32 @@
-"""Recipes: what the config says of a run, by its keys."""
+"""Recipes, the sections of runs in the config: groups of their keys, and functions that select and compare values."""
 
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 STAGES = ("mlm", "base", "finetune")
-# Keys of a run on JAX that say how a step is computed, beside determinism.
+# Keys of a run on JAX that set how a step is computed, without determinism.
 JAX_KEYS = ("mesh", "layout", "microbatches", "remat", "steps_per_execution")
 # Keys that every training step takes from its run.
 STEP_KEYS = ("batch_size", "optimizer", "precision", "seed")
-# Keys that say how a base model that is fetched is opened.
+# Keys that open a fetched base model.
 FETCHED_KEYS = ("precision", "mesh", "layout", "host_device_count", "determinism")
-# Keys that say which layers LoRA adapts, and how.
+# Keys of LoRA.
 LORA_KEYS = ("rank", "alpha", "targets", "base_precision")
 
 
 def pick(recipe: Mapping, *keys: str) -> dict:
-    """Return these keys of a recipe."""
+    """Return the items of a recipe with these keys."""
     return {key: recipe[key] for key in keys}
 
 
 def given(recipe: Mapping, *keys: str) -> dict:
-    """Return those of these keys that a recipe has."""
+    """Return the items of a recipe with those of these keys that it has."""
     return {key: recipe[key] for key in keys if key in recipe}
 
 
 def differing(recipes: list[Mapping]) -> list[dict[str, Any]]:
-    """Return of each recipe the values, by dotted key, that not all recipes have in common."""
+    """Return the values of each recipe, by dotted key, that differ between the recipes."""
     flat = [dict(flattened(recipe)) for recipe in recipes]
     keys = sorted({key for recipe in flat for key in recipe})
     varying = [key for key in keys if len({json.dumps(recipe.get(key)) for recipe in flat}) > 1]

@@ -1,15 +1,12 @@
-"""The arrays of one record of a batch: shape and dtype by name.
-
-What tpulm.records makes, a compiled step takes, and a plan compiles for.
-"""
+"""Shapes and dtypes of the arrays of a record, which tpulm.records makes and compiled steps take."""
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
-# Records of a held-out split that a masked model reads at once.
+# Batch size at which masked models read a held-out split.
 EVALUATION_BATCH = 64
-# Records of a held-out split that a causal model is measured on, evenly spread, at most: enough for a standard error
+# Records of a held-out split on which a causal model is measured, evenly spread, at most: enough for a standard error
 # of about 0.01 nats.
 HELD_OUT_RECORDS = 2048
 
@@ -17,13 +14,13 @@ Arrays = dict[str, tuple[tuple[int, ...], str]]
 
 
 def predictions_per_record(sequence_length: int, mlm_probability: float) -> int:
-    """Return how many positions of a record a masked model predicts at most."""
+    """Return the largest number of positions of a record that a masked model predicts."""
     return math.ceil(sequence_length * mlm_probability - 1e-9)
 
 
-# Of a record where the responses count: 1 for a token of one, which is to be predicted.
+# The feature of records where the responses count: 1 for their tokens.
 LOSS_MASK = "loss_mask"
-# By packing: the features of a record that a batch needs beside its tokens.
+# Features of a record that a batch needs in addition to its tokens, by packing.
 MORE_FEATURES: dict[str, tuple[str, ...]] = {
     "concat": (),
     "segments": ("segment_ids",),
@@ -51,14 +48,14 @@ def causal_arrays(sequence_length: int, packing: str, responses: bool = False) -
     shape = (sequence_length + 1,)
     arrays: Arrays = {"tokens": (shape, "int32"), "mask": (shape, "bool")}
     more = {"segment_ids": packing == "segments", LOSS_MASK: responses}
-    return arrays | {name: (shape, "int32") for name, there in more.items() if there}
+    return arrays | {name: (shape, "int32") for name, present in more.items() if present}
 
 
 def predicted_tokens(batch: Mapping) -> Any:
-    """Return which tokens but the first of each record are predicted, bool [n, sequence_length]; of a JAX batch, too.
+    """Return which tokens after the first of each record are predicted: bool [n, sequence_length], NumPy or JAX.
 
-    These are no padding. With segments none is the first token of a document, <bos>: the text before it says nothing
-    of it. Where the responses count, they are those of one.
+    Padding is not predicted; with segments, the first token of a document neither, as it does not depend on the text
+    before. If the responses count, only their tokens are.
     """
     mask = batch["mask"][:, 1:]
     if (segments := batch.get("segment_ids")) is not None:

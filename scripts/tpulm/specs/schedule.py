@@ -1,9 +1,8 @@
 """Learning-rate schedules, as piecewise-linear knots that can be cut into segments.
 
-A knot is [step, rate]; between two knots the rate is linear in the step. Update number s,
-counted from 0, uses the rate at s. A segment that trains steps `first` to `last` gets only the
-knots of that interval, so that it does not change when the rest of the schedule does.
-`cosine` is not piecewise linear: its segments carry the constants of the curve instead.
+A knot is [step, rate]; between two knots the rate is linear in the step. Update number s, counted from 0, uses the rate
+at s. A segment of the steps `first` to `last` gets only the knots of that interval, so that it does not change when the
+rest of the schedule does. `cosine` is not piecewise linear: its segments have the constants of the curve instead.
 """
 
 import math
@@ -33,13 +32,13 @@ def segment_schedule(recipe: dict, steps: int, first: int, last: int) -> dict:
     points = sorted(dict(rise + fall).items())
     inner = [step for step, _ in points if first < step < last]
     corners = [[step, rate_at(points, step)] for step in [first, *inner, last]]
-    # A corner that does not bend the line says nothing, and must not make the segment look changed.
-    kept = [
+    # A corner that does not bend the line must not change the segment.
+    knots = [
         corner
         for before, corner, after in zip([None, *corners], corners, [*corners[1:], None], strict=False)
         if before is None or after is None or corner[1] != rate_at([before, after], corner[0])
     ]
-    return {"knots": kept}
+    return {"knots": knots}
 
 
 def rate_at(knots: list, step: int) -> float:
@@ -56,7 +55,7 @@ def rate_at(knots: list, step: int) -> float:
 
 def learning_rates(schedule: dict, first: int, last: int) -> "np.ndarray":
     """Return the rate of each step from `first` up to, not including, `last`: float32 [last - first]."""
-    import numpy as np  # here, since each start of Snakemake imports this module
+    import numpy as np  # not at the top, since each start of Snakemake imports this module
 
     steps = np.arange(first, last)
     if "knots" in schedule:

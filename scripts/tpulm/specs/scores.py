@@ -1,4 +1,4 @@
-"""Scores of a model: what evaluations write, and what `compare` and the report read."""
+"""The scores of a model, which evaluations write, and `compare` and the report read."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -8,14 +8,14 @@ from typing import Any
 from tpulm.core.files import read_json, write_json
 from tpulm.specs.artifacts import HELD_OUT, OF_RESPONSES
 
-# Which items of a set a score is of: all, or those of one kind.
+# Items of a set that a score is over: all, or those of one kind.
 WHOLE, KIND = "whole", "kind"
-# Kinds of models. What masked ones have for bits per byte is no likelihood, and not to be held against one.
+# Kinds of models. The pseudo-bits per byte of masked models are no likelihood, and cannot be compared with one.
 MASKED, CAUSAL = "masked", "causal"
 BITS_PER_BYTE, PSEUDO_BITS_PER_BYTE = "bits_per_byte", "pseudo_bits_per_byte"
-# The metric that says bits per byte of text, by kind.
+# The metric of bits per byte by kind.
 OF_TEXT = {MASKED: PSEUDO_BITS_PER_BYTE, CAUSAL: BITS_PER_BYTE}
-# Baselines: a guess, the model that a finetuned one is made from, and a model that knows only how often tokens occur.
+# Baselines: a guess, the base model of a finetuned one, and a model that knows only the frequencies of tokens.
 CHANCE, BASE, FREQUENCIES = "chance", "base model", "token frequencies"
 # Groups of scores: of predicted tokens of records, and of generated responses.
 TOKENS, RESPONSES = "tokens", "responses"
@@ -27,31 +27,30 @@ IN_WORDS = {
     WORSE: "worse than",
     FEW: "too few items to compare with",
 }
-# Items from which on a score has an interval and is compared. With 20, the percentiles of a bootstrap are 9 % narrower
+# Fewest items of a score with an interval and comparisons. With 20, the percentiles of a bootstrap are 9 % narrower
 # than Student's t, with 2 they are 89 % narrower (Hesterberg 2015, "narrowness bias").
 FEWEST = 20
 
 
 @dataclass(frozen=True)
 class Score:
-    """One number that says how good a model is, with its baselines.
+    """A score of a model, with its baselines.
 
     group             tokens, text, pairs, responses, task or harness
     metric            such as loss (nats per predicted token), bits_per_byte or accuracy
     set               name of the text, of the pairs or of the task
-    on                what of the set it was measured on, in words that a reader of the report understands
-    value             mean over the items, and over the seeds where there are several
-    low, high         limits of its 95 % interval; None where it has none, such as with fewer than FEWEST items
+    on                items of the set that it was measured on, in words for a reader of the report
+    value             mean over the items, and over the seeds if there are several
+    low, high         limits of its 95 % interval; None without one, such as with fewer than FEWEST items
     higher_is_better  the direction
-    items             documents, pairs or examples that the value is a mean over
-    chance            value of a guess; None where it makes no sense
-    baselines         values of simpler models on the same items, by their name
-    seeds             value of each seed, where a task was learned several times
-    step              of the checkpoint; None for the model that the run ends with
-    part              which of the items it is of: WHOLE or KIND
-    split             validation or test; None where the items are of neither
-    in_training_text  how many of the items share words with text that the model was trained on here; None of a model
-                      that was trained elsewhere
+    items             number of documents, pairs or examples of the mean
+    chance            value of a guess; None if it makes no sense
+    baselines         values of simpler models on the same items, by name
+    seeds             value of each seed, if a task was learned several times
+    step              of the checkpoint; None for the final model
+    part              items of the set: WHOLE or KIND
+    split             validation or test; None for other items
+    in_training_text  number of items that share words with the model's training text; None for an external model
     """
 
     group: str
@@ -77,7 +76,7 @@ class Score:
         return f"{self.group}, {self.metric}: {self.on}"
 
     def __str__(self) -> str:
-        """Return it in words, as logs and tables have it, with its baselines."""
+        """Return the score with its baselines in words, for logs and tables."""
         limits = "" if self.low is None else f" [{self.low:.4f}, {self.high:.4f}]"
         seeds = f", seeds {', '.join(f'{seed:.3f}' for seed in self.seeds)}" if self.seeds else ""
         others = "".join(f", {name} {value:.3f}" for name, value in self.compared_with.items())
@@ -85,38 +84,38 @@ class Score:
 
     @property
     def leads(self) -> bool:
-        """Whether it stands for the others: of all items of a set, and not of the validation split."""
+        """Whether it is over all items of a set, and not on the validation split."""
         return self.part == WHOLE and self.split != "validation"
 
     @property
     def compared_with(self) -> dict[str, float]:
-        """The baselines: chance, and the values of simpler models by the same measure."""
+        """The values of the baselines, chance included, by name."""
         if self.metric == PSEUDO_BITS_PER_BYTE:  # the baselines' are likelihoods
             return {}
         return self.baselines | ({} if self.chance is None else {CHANCE: self.chance})
 
     @property
     def best_baseline(self) -> tuple[str, float] | None:
-        """The name and the value of the baseline that is hardest to beat; None without baselines."""
+        """The name and value of the best baseline; None without baselines."""
         values = sorted(self.compared_with.items(), key=lambda item: item[1], reverse=self.higher_is_better)
         return values[0] if values else None
 
     @property
     def comparison(self) -> str:
-        """How it stands beside its baselines, in words; empty without baselines."""
+        """The verdicts on it and its baselines in words; "" without baselines."""
         words: dict[str, list[str]] = {}
         for name, value in self.compared_with.items():
-            words.setdefault(IN_WORDS[self.beside(value)], []).append(name)
+            words.setdefault(IN_WORDS[self.verdict_against(value)], []).append(name)
         return "; ".join(f"{how} {', '.join(names)}" for how, names in words.items())
 
     @property
     def few(self) -> bool:
-        """Whether it has too few items for an interval, and to be compared with anything."""
+        """Whether it has too few items for an interval and comparisons."""
         return self.items < FEWEST
 
-    def beside(self, other: float) -> str:
-        """Return the verdict on it and another value, see `verdict`; FEW where it has fewer than FEWEST items."""
-        return FEW if self.few else verdict(self.value, other, self.higher_is_better, self.low, self.high)
+    def verdict_against(self, baseline: float) -> str:
+        """Return the `verdict` on the score and another value; FEW with fewer than FEWEST items."""
+        return FEW if self.few else verdict(self.value, baseline, self.higher_is_better, self.low, self.high)
 
 
 def token_scores(
@@ -139,7 +138,7 @@ def token_scores(
             high=None,
             higher_is_better=metric == ACCURACY,
             items=int(figures["predictions"]),
-            baselines={name: own[metric] for name, own in baselines.items() if metric in own},
+            baselines={name: values[metric] for name, values in baselines.items() if metric in values},
             split=split,
         )
         for metric in (LOSS, ACCURACY)
@@ -151,40 +150,40 @@ def find_scores(scores: Iterable[Score], **fields: Any) -> Iterator[Score]:
     return (score for score in scores if all(getattr(score, key) == value for key, value in fields.items()))
 
 
-def verdict(value: float, other: float, higher_is_better: bool, low: float | None, high: float | None) -> str:
-    """Return whether a value is BETTER or WORSE than another one, or SAME: equal to it, or with it in the interval.
+def verdict(value: float, baseline: float, higher_is_better: bool, low: float | None, high: float | None) -> str:
+    """Return whether a value is BETTER or WORSE than a baseline, or SAME: equal, or the baseline in its interval.
 
-    low, high  of the value's interval; None where it has none
+    low, high  of the value's interval; None without one
     """
-    within = low is not None and high is not None and low <= other <= high
-    if within or value == other:
+    within = low is not None and high is not None and low <= baseline <= high
+    if within or value == baseline:
         return SAME
-    return BETTER if (value > other) == higher_is_better else WORSE
+    return BETTER if (value > baseline) == higher_is_better else WORSE
 
 
 def write_scores(path: str | Path, model: str, kind: str, scores: Iterable[Score], **facts: Any) -> None:
-    """Write the scores of a model, such as mlm/tiny, of a kind: masked or causal; facts  what else is known of it."""
-    head = {"model": model, "kind": kind, **facts}
-    write_json(path, head | {"scores": [asdict(score) for score in scores]})
+    """Write the scores of a model, such as mlm/tiny; kind  masked or causal; facts  more keys of the file."""
+    header = {"model": model, "kind": kind, **facts}
+    write_json(path, header | {"scores": [asdict(score) for score in scores]})
 
 
 def read_scores(path: str | Path) -> tuple[dict[str, Any], list[Score]]:
-    """Return the facts in a file of scores, `model` and `kind` among them, and the scores."""
-    found = read_json(path)
-    return {key: value for key, value in found.items() if key != "scores"}, scores_in(found)
+    """Return the facts in a file of scores, including `model` and `kind`, and the scores."""
+    content = read_json(path)
+    return {key: value for key, value in content.items() if key != "scores"}, scores_in(content)
 
 
 def scores_in(content: Mapping[str, Any]) -> list[Score]:
-    """Return the scores of the content of a file, also of a metrics.json of version 0.2.0."""
+    """Return the scores in the content of a file of scores, or of a metrics.json of version 0.2.0."""
     if "scores" in content:  # without `set` before 0.3.0
         return [Score(**{"set": row["on"].partition(" ")[0], **row}) for row in content["scores"]]
     texts = content.get("loss") or {f"corpus_{split}": {"after": content[split]} for split in HELD_OUT}
-    found = []
+    scores = []
     for name, figures in texts.items():
         text, _, split = name.replace("finetune_", "finetune-text_").rpartition("_")
-        others = {BASE: figures["before"]} if "before" in figures else {}
+        baselines = {BASE: figures["before"]} if "before" in figures else {}
         if "frequency_loss" in figures["after"]:
-            others[FREQUENCIES] = {LOSS: figures["after"]["frequency_loss"]}
+            baselines[FREQUENCIES] = {LOSS: figures["after"]["frequency_loss"]}
         predicted = figures.get("predicted", figures["after"].get("predicted", "all"))
-        found += token_scores(text, split, predicted, figures["after"], others)
-    return found
+        scores += token_scores(text, split, predicted, figures["after"], baselines)
+    return scores

@@ -1,10 +1,10 @@
-"""Which documents a shard has: those of one file of its split, a part of them, or of several files."""
+"""The documents of a shard: those of one file of its split, a part of them, or those of several files."""
 
 
 def files_of_shard(shard: int, shards: int, files: int) -> range:
-    """Return the files of a split that a shard's documents are in: one, or several that no other shard is of.
+    """Return the files of a split with a shard's documents: one, or several that no other shard reads.
 
-    shards, files  how many the split has
+    shards, files  numbers of the split
     """
     if shards <= files:
         return range(shard * files // shards, (shard + 1) * files // shards)
@@ -13,7 +13,7 @@ def files_of_shard(shard: int, shards: int, files: int) -> range:
 
 
 def shards_of_files(shard: int, shards: int, files: int) -> range:
-    """Return the shards that have their documents in the same files as a shard: itself and its neighbours."""
+    """Return the shards whose documents are in the same files as a shard's, itself included."""
     if shards <= files:
         return range(shard, shard + 1)
     file = files_of_shard(shard, shards, files).start

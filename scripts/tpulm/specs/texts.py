@@ -1,4 +1,4 @@
-"""Texts: the sources that a section such as `corpus` names, one or several, and the templates of their documents."""
+"""Sections of texts, such as `corpus`: their sources, one or several, and the templates of documents."""
 
 import os
 from collections.abc import Mapping
@@ -6,15 +6,15 @@ from string import Formatter
 
 from tpulm.core.errors import UserError
 
-# The chat template that needs no file, and the files of a tokenizer's folder that may have one, the first one first.
+# The chat template that needs no file, and the files of a tokenizer that may have one, in order of preference.
 GEMMA = "gemma"
 CHAT_TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json")
 
 
 def sources_of(where: str, text: Mapping) -> dict[str, tuple[str, Mapping]]:
-    """Return the sources of a text by name, each with its key in the config and what the config says of it.
+    """Return key and recipe of each source of a text by name; where  key of the text.
 
-    where  key of the text. The one source of a text without `sources` has the empty name.
+    The only source of a text without `sources` has the empty name.
     """
     if "sources" not in text:
         return {"": (where, text)}
@@ -22,17 +22,17 @@ def sources_of(where: str, text: Mapping) -> dict[str, tuple[str, Mapping]]:
 
 
 def has_responses(text: Mapping) -> bool:
-    """Return whether the responses alone count in the documents of any source of a text."""
+    """Return whether only the responses count in the documents of any source of a text."""
     return any("response" in recipe or "messages" in recipe for _, recipe in sources_of("", text).values())
 
 
 def has_messages(key: str, text: Mapping, source: str) -> bool:
-    """Return whether a source of a text has conversations, which a chat template makes documents of."""
+    """Return whether a source of a text has conversations, which a chat template converts to documents."""
     return "messages" in sources_of(key, text)[source][1]
 
 
 def chat_template_files(template: str) -> list[str]:
-    """Return the local files that a chat template is read from: none for Gemma's, and for one that is on the hub."""
+    """Return the local files of a chat template: none for Gemma's, and for one on the hub."""
     if template == GEMMA:
         return []
     if os.path.isdir(template):
@@ -42,7 +42,7 @@ def chat_template_files(template: str) -> list[str]:
 
 
 def template_fields(where: str, template: str) -> list[tuple[str, str | None]]:
-    """Return the parts of a template: text, and the field that follows it or None. Raises UserError."""
+    """Return the parts of a template: text, and the field after it, or None. Raises UserError."""
     allowed = "allowed: text with fields such as {name}; {{ and }} are literal braces"
     try:
         parts = list(Formatter().parse(template))

@@ -16,7 +16,7 @@ from tpulm.specs.record_arrays import Arrays, causal_arrays, labelled_arrays, ma
 
 
 def promised(recipe: Mapping) -> dict:
-    """Return whether the bytes of a run are promised, for its metrics: nothing where they are."""
+    """Return the metrics of a run that does not promise its bytes; none for one that does."""
     if recipe.get("determinism", "bytes") == "bytes":
         return {}
     return {"determinism": recipe["determinism"], "bytes_promised": False}
@@ -26,7 +26,7 @@ def promised(recipe: Mapping) -> dict:
 class MaskedArchitecture:
     """A masked language model that is built.
 
-    sizes            as transformers names them, complete
+    sizes            all sizes by transformers' names
     vocabulary_size, pad_id   of the vocabulary
     name             of its architecture, see tpulm.specs.masked_sizes
     """
@@ -42,7 +42,7 @@ class CausalArchitecture:
     """A causal language model that is built.
 
     family           keras-hub's class of its backbone, such as GemmaBackbone
-    sizes            arguments of the class, the vocabulary's size aside
+    sizes            arguments of the class without vocabulary_size
     vocabulary_size  of the vocabulary
     """
 
@@ -65,22 +65,20 @@ class Preset:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which model a run trains, and how it is sharded.
+    """The model of a run, how it is sharded, and which variables are trained.
 
-    source      what it is built or loaded from
-    where       the config key of the run, such as base.small: messages name it
-    mesh        devices along the axes batch and model; -1 for one of them, all that are left
+    source      architecture from which it is built, or preset from which it is loaded
+    where       config key of the run, such as base.small, for messages
+    mesh        devices along the axes batch and model; one may be -1, for all that are left
     precision   float32, mixed_bfloat16 (variables float32, arithmetic bfloat16) or bfloat16 (both)
-    seed        of fresh weights and of dropout
-    segments    whether it tells the documents of a record apart by segment ids
-    layout      layouts of the run's own, before those of the layout map: mesh axes by regular expressions
-    determinism bytes, or steps: kernels that give other bytes at another time, where they are faster
-
-    What is trained:
-    method      lora or full for a finetuning run; None where nothing is tuned
-    rank        of LoRA's two matrices, of which alpha / rank times the product is added; None without LoRA
-    targets     what LoRA adapts, see `tpulm.specs.causal_families.TARGETS`
-    base_precision   type of the weights that LoRA leaves as they are; None for the one that `precision` says
+    seed        of new weights and of dropout
+    segments    whether it separates the documents of a record by segment ids
+    layout      mesh axes by regular expressions, which take precedence over the layout map
+    determinism bytes, or steps: faster kernels whose bytes may differ from run to run
+    method      lora or full for a finetuning run; otherwise None
+    rank        of LoRA's two matrices, whose product times alpha / rank is added; None without LoRA
+    targets     layers that LoRA adapts, see `tpulm.specs.causal_families.TARGETS`
+    base_precision   type of the weights that LoRA does not train; None for that of `precision`
     """
 
     source: MaskedArchitecture | CausalArchitecture | Preset
@@ -99,12 +97,12 @@ class ModelSpec:
 
     @classmethod
     def of(cls, stage: str, where: str, recipe: Mapping) -> Self:
-        """Return the model of a recipe, which holds of the run: mesh, precision; seed, packing, layout, determinism,
-        method and the keys of LoRA if it has them.
+        """Return the model of a recipe.
 
-        Beside them, of an mlm run, model (as in the config) and vocabulary (size, pad); of others, model (as in the
-        config) and vocab_size, or preset and maybe revision; of a finetuning run these stand in `base`.
-        Raises UserError, naming the key, for sizes that the models on JAX cannot have.
+        The recipe has mesh and precision; seed, packing, layout, determinism, method and the keys of LoRA are optional.
+        An mlm run also has model and vocabulary (size, pad); other runs model and vocab_size, or preset and optionally
+        revision, which a finetuning run has in `base`.
+        Raises UserError, naming the key, for sizes that models on JAX cannot have.
         """
         common: dict[str, Any] = {
             "where": where,
@@ -130,21 +128,21 @@ class ModelSpec:
 
     @property
     def masked(self) -> MaskedArchitecture:
-        """What a masked model is built from. Raises ValueError for another one."""
+        """The architecture of a masked model. Raises ValueError for another model."""
         if not isinstance(self.source, MaskedArchitecture):
             raise ValueError(f"{self.where} is not a masked model")
         return self.source
 
     @property
     def causal(self) -> CausalArchitecture:
-        """What a causal model is built from. Raises ValueError for another one, and for one that is loaded."""
+        """The architecture of a causal model that is built. Raises ValueError for another model."""
         if not isinstance(self.source, CausalArchitecture):
             raise ValueError(f"{self.where} is not a causal model that is built")
         return self.source
 
     @property
     def preset(self) -> str:
-        """Folder or name of what the model is loaded from. Raises ValueError for one that is built."""
+        """Folder or name of the preset from which the model is loaded. Raises ValueError for one that is built."""
         if not isinstance(self.source, Preset):
             raise ValueError(f"{self.where} is built, not loaded from a preset")
         return self.source.name
@@ -156,7 +154,7 @@ class ModelSpec:
 
 
 def adapters_of(recipe: Mapping) -> dict[str, Any]:
-    """Return the settings of LoRA in a recipe by the names of `ModelSpec`, with the config's defaults."""
+    """Return the settings of LoRA in a recipe by the fields of `ModelSpec`, with the config's defaults."""
     rank, alpha = recipe["rank"], recipe.get("alpha")
     return {
         "rank": rank,
@@ -168,12 +166,11 @@ def adapters_of(recipe: Mapping) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """A training step: a model and what one call of its compiled program does.
+    """A training step: a model, and the work of one call of its compiled program.
 
-    batch_size           records of a step, of all devices together (the global batch)
+    batch_size           records of the global batch
     sequence_length      tokens of a record that the model reads
-    microbatches         parts of equal size that a batch is worked through in, one after another (gradient accumulation
-                         that leaves the global batch as it is)
+    microbatches         equal parts of the global batch that are computed one after another (gradient accumulation)
     steps_per_execution  steps that one dispatch of the program runs
     remat                whether blocks recompute their activations in the backward pass (gradient checkpointing)
     optimizer            name and arguments, see `tpulm.models.optimizers.make_optimizer`
@@ -181,7 +178,7 @@ class TrainingStep:
     responses            whether a causal model predicts the tokens of responses only
     z_loss               weight of the squared logarithm of the softmax's divisor in the loss of a masked model
     masking              of a masked model: mlm_probability, mask_replace_prob, random_replace_prob; otherwise None
-    head                 the head of a model that predicts labels; otherwise None
+    head                 classification head; None without one
     """
 
     model: ModelSpec
@@ -199,12 +196,12 @@ class TrainingStep:
 
     @classmethod
     def of(cls, stage: str, where: str, recipe: Mapping, **known: Any) -> Self:
-        """Return the training step of a recipe as a rule passes it in its params: a segment's or a plan's.
+        """Return the training step of the recipe of a segment or a plan.
 
         stage  of the model
-        known  what the recipe leaves to the inputs of a job, by the names that a plan's recipe has for it:
-               sequence_length, packing and vocabulary (size, pad) of an mlm run, vocab_size of a base model, and the
-               base of a finetuning run, {"preset": folder}; on a task, outputs, and what `masked_model` returns
+        known  keys that are not in a segment's recipe, from the inputs of its job: sequence_length, packing and
+               vocabulary (size, pad) of an mlm run, vocab_size of a base model, base of a finetuning run, {"preset":
+               folder}; on a task, outputs and the result of `masked_model`
 
         Raises UserError, see `ModelSpec.of`.
         """
@@ -227,14 +224,14 @@ class TrainingStep:
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """What its held-out predictions are measured by, see `tpulm.training.history.held_out_metrics`."""
+        """The metrics of its held-out predictions, see `tpulm.training.history.held_out_metrics`."""
         if self.head is None:
             return ("loss", "accuracy", "perplexity", "predictions")
         return ("loss", "predictions") if self.head.predict == NUMBER else ("loss", "accuracy", "predictions")
 
     @property
     def record_arrays(self) -> Arrays:
-        """Shape and dtype of each array of a record; those of a batch have `batch_size` in front."""
+        """Shape and dtype of each array of a record, without the batch axis."""
         if self.head:
             return labelled_arrays(self.sequence_length, self.head.predict == NUMBER)
         if self.masking is None:
@@ -243,7 +240,7 @@ class TrainingStep:
 
     @property
     def predictions_per_record(self) -> int:
-        """Tokens of a record that the model predicts at most, out of its vocabulary."""
+        """The largest number of tokens of a record that the model predicts; 0 with a classification head."""
         if self.head:
             return 0
         if self.masking is None:
@@ -252,7 +249,7 @@ class TrainingStep:
 
     @property
     def microbatch_size(self) -> int:
-        """Records that are in memory at once, of all devices together."""
+        """Records of a microbatch, on all devices together."""
         return self.batch_size // self.microbatches
 
     @property
@@ -261,7 +258,7 @@ class TrainingStep:
         return self.batch_size * self.sequence_length
 
 
-# host_device_count at the most, as in the schema, which planners cannot read: a test compares the two.
+# The schema's maximum of host_device_count, which planners cannot read: a test compares the two.
 MOST_HOST_DEVICES = 512
 
 
@@ -292,10 +289,7 @@ def check_mesh(where: str, recipe: dict) -> None:
 def check_batch_size(
     where: str, batch_size: int, devices: int, microbatches: int, what: str = "the batch axis of mesh"
 ) -> None:
-    """Check that each microbatch of a global batch can be divided over devices. Raises UserError.
-
-    what  how the config calls their number
-    """
+    """Raise UserError if the devices cannot share each microbatch equally; what  name of their number in messages."""
     if batch_size % (devices * microbatches):
         parts = f" times microbatches, {microbatches}" if microbatches > 1 else ""
         raise UserError(f"{where}.batch_size is {batch_size}; allowed: a multiple of {what}, {devices}{parts}.")

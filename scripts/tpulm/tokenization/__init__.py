@@ -1,4 +1,4 @@
-"""Tokenizers: training a vocabulary, encoding, transformers tokenizer folders, the vocabularies of causal models.
+"""Tokenizers: train vocabularies, encode documents, and read and write tokenizer folders of transformers.
 
 Enter at `training` and `encoding` for masked models, and at `causal`.
 """

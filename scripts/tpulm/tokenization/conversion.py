@@ -1,7 +1,8 @@
-"""Tokenizers of causal models in the format of the `tokenizers` library, and as AutoTokenizer loads them.
+"""Convert tokenizers of causal models to the format of the `tokenizers` library, and to folders for AutoTokenizer.
 
-The ids are the trainer's, with one exception. Where a text spells a special token, such as <eos>, transformers reads
-the token, SentencePiece the characters; and so where it spells a byte, such as <0x0A>, with unknown characters.
+The ids are those of the original tokenizer, with one exception: where a text spells a special token, such as <eos>,
+transformers reads the token and SentencePiece the characters. So it is with a byte, such as <0x0A>, and unknown
+characters.
 """
 
 import shutil
@@ -28,18 +29,18 @@ PLAIN = ("GemmaTokenizer", "Gemma3Tokenizer", "LlamaTokenizer", "MistralTokenize
 
 
 def sentencepiece_file(preset: Path) -> Path | None:
-    """Return the SentencePiece file of a preset folder; None where the tokenizer is of another kind."""
+    """Return the SentencePiece file of a preset folder; None for a tokenizer of another kind."""
     path = preset / "assets" / "tokenizer" / "vocabulary.spm"
     return path if path.is_file() and read_json(preset / "tokenizer.json")["class_name"] in PLAIN else None
 
 
 def convert(vocabulary: Path, start: Callable[[], None] = lambda: None) -> Tokenizer:
-    """Return the tokenizer of a causal model as one of the library `tokenizers`, which puts bos and eos around a text.
+    """Return the tokenizer of a causal model in the library `tokenizers`, which puts bos and eos around a text.
 
     vocabulary  a file, as it is trained here, or a preset folder
-    start       is called where that needs Keras
+    start       is called before Keras is imported
 
-    Raises UserError for a tokenizer that has no counterpart there.
+    Raises UserError for a tokenizer that has no counterpart in the library.
     """
     if vocabulary.suffix == ".json":
         return Tokenizer.from_file(str(vocabulary))
@@ -50,16 +51,16 @@ def convert(vocabulary: Path, start: Callable[[], None] = lambda: None) -> Token
         start()
         import keras_hub
 
-        given = cut_words(keras_hub.tokenizers.Tokenizer.from_preset(str(vocabulary)))
-        ids = (given.start_token_id, given.end_token_id, given.pad_token_id)
-        behind = tokenizer_of(given)
-        if getattr(given, "proto", None):
-            fast, _ = from_sentencepiece(given.proto)
-        elif behind is not None:
-            fast = Tokenizer.from_str(behind.to_str())
+        tokenizer = cut_words(keras_hub.tokenizers.Tokenizer.from_preset(str(vocabulary)))
+        ids = (tokenizer.start_token_id, tokenizer.end_token_id, tokenizer.pad_token_id)
+        backend = tokenizer_of(tokenizer)
+        if getattr(tokenizer, "proto", None):
+            fast, _ = from_sentencepiece(tokenizer.proto)
+        elif backend is not None:
+            fast = Tokenizer.from_str(backend.to_str())
         else:
             raise UserError(
-                f"the base model's {type(given).__name__} has no counterpart in the library tokenizers; allowed: "
+                f"the base model's {type(tokenizer).__name__} has no counterpart in the library tokenizers; allowed: "
                 "SentencePiece or byte-pair encoding tokenizers."
             )
     bos, eos, pad = ids
@@ -73,18 +74,18 @@ def convert(vocabulary: Path, start: Callable[[], None] = lambda: None) -> Token
 def from_sentencepiece(serialized: bytes) -> tuple[Tokenizer, tuple[int, int, int]]:
     """Return the tokenizer of a serialized SentencePiece model of BPE, and its ids for bos, eos and padding.
 
-    Raises UserError for another model, and for one that normalizes text otherwise than by writing spaces as a mark.
+    Raises UserError for another model, and for one that normalizes more than spaces.
     """
     proto = sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore[attr-defined]
     spec = proto.normalizer_spec
     pieces = [(piece.piece, piece.score, piece.type) for piece in proto.pieces]
-    own = [piece for piece, _, type_ in pieces if type_ == USER_DEFINED]
-    found = {
+    user_defined = [piece for piece, _, type_ in pieces if type_ == USER_DEFINED]
+    obstacles = {
         "is no byte-pair encoding": proto.trainer_spec.model_type != BPE,
         "normalizes text": spec.precompiled_charsmap or spec.remove_extra_whitespaces,
-        "has user-defined pieces and adds a space before a text": spec.add_dummy_prefix and own,
+        "has user-defined pieces and adds a space before a text": spec.add_dummy_prefix and user_defined,
     }
-    for what, is_so in found.items():
+    for what, is_so in obstacles.items():
         if is_so:
             raise UserError(
                 f"the base model's SentencePiece vocabulary {what}, which cannot be written for transformers; allowed: "
@@ -98,35 +99,35 @@ def from_sentencepiece(serialized: bytes) -> tuple[Tokenizer, tuple[int, int, in
     tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if prefixed else steps)
     control = [piece for piece, _, type_ in pieces if type_ in (CONTROL, UNKNOWN)]
     tokenizer.add_special_tokens([AddedToken(piece, normalized=False, special=True) for piece in control])
-    # SentencePiece cuts a text at these before all else.
-    tokenizer.add_tokens([AddedToken(piece, normalized=True, special=False) for piece in own])
+    # SentencePiece cuts a text at user-defined pieces first.
+    tokenizer.add_tokens([AddedToken(piece, normalized=True, special=False) for piece in user_defined])
     trained = proto.trainer_spec
     # keras-hub pads with 0 where a vocabulary has no piece for it.
     return tokenizer, (trained.bos_id, trained.eos_id, max(0, trained.pad_id))
 
 
 def chat_template(tokenizer: TextTokenizer, described: Mapping[str, Any]) -> str | None:
-    """Return a chat template as transformers needs it to write texts as they are learned here, which <bos> begins.
+    """Return a chat template with which transformers writes the texts that the model has learned, <bos> first.
 
     described  as rule fetch_chat_template writes it
 
-    None for a template of which that is not known, or that writes other special tokens than the tokenizer's.
+    Returns None if the facts of the template are not known, or its special tokens are not the tokenizer's.
     """
     pieces = {f"{role}_token": None if i is None else tokenizer.piece(i) for role, i in tokenizer.special.items()}
     if "begins" not in described or any(described[name] != pieces[name] for name in described["between"]):
         return None
-    own, bos, template = described["bos_token"], pieces["bos_token"], described["template"]
-    if described["begins"] and own != bos and own in template:  # as text, not as the variable
+    template_bos, bos, template = described["bos_token"], pieces["bos_token"], described["template"]
+    if described["begins"] and template_bos != bos and template_bos in template:  # as text, not as the variable
         return None
     begin = "" if described["begins"] or bos is None else "{{- bos_token }}"
-    # As where texts are written here: a template that is only a file has no token, and there is no clock.
-    begin += "{%- set bos_token = '' %}" if None in (own, bos) else ""
+    # Training rendered the template so: a template that is only a file has no token, and there is no clock.
+    begin += "{%- set bos_token = '' %}" if None in (template_bos, bos) else ""
     begin += "{%- set strftime_now = undefined %}" if "strftime_now" in template else ""
     return f"{begin}{{#- Written as it was learned. #}}\n{template}"
 
 
 def byte_pairs(pieces: list[tuple[str, float, int]]) -> models.BPE:
-    """Return the BPE model of pieces, as (text, score, type); SentencePiece merges what has the highest score first."""
+    """Return the BPE model of pieces, as (text, score, type); SentencePiece merges to the highest score first."""
     ids = {piece: index for index, (piece, _, _) in enumerate(pieces)}
     mergeable = {piece for piece, _, type_ in pieces if type_ == NORMAL}
     merges = []
@@ -141,7 +142,7 @@ def byte_pairs(pieces: list[tuple[str, float, int]]) -> models.BPE:
 
 
 def save_folder(tokenizer: TextTokenizer, preset: Path, folder: Path) -> None:
-    """Write a tokenizer's files; SentencePiece's own of the preset, tokenizer.model, for others than transformers."""
+    """Write a tokenizer's files for transformers, and SentencePiece's tokenizer.model of the preset, if it has one."""
     fast = tokenizer.for_transformers()
     fast.save(str(folder / "tokenizer.json"))
     special = {f"{role}_token": tokenizer.piece(i) for role, i in tokenizer.special.items() if i is not None}

@@ -1,4 +1,4 @@
-"""Documents to token ids in bulk: where a tokenizer allows it, each distinct word is encoded once.
+"""Encode documents in bulk: where a tokenizer allows it, each distinct word is encoded once.
 
 A tokenizer of the `tokenizers` library splits a text into words, and its model (Unigram, BPE or WordPiece) cuts each
 word by itself. If no word begins before a space and ends after it, a document's ids are those of its parts between
@@ -24,26 +24,26 @@ SPACE = 0x20
 # A run of white space can be one word, up to its last character.
 NOT_AFTER_SPACE = np.zeros(256, bool)
 NOT_AFTER_SPACE[[*range(0x09, 0x0E), *range(0x1C, 0x21), 0xC2, 0xE1, 0xE2, 0xE3]] = True
-# First bytes of characters beyond these that NFKC and NFKD write as a space and a mark.
+# First bytes of other characters, which NFKC and NFKD write as a space and a mark.
 MADE_SPACE = np.zeros(256, bool)
 MADE_SPACE[[0xCB, 0xCD, 0xCE, 0xEF]] = True
 FOLD_STEPS = [{"type": "Replace", "pattern": {"Regex": pattern}, "content": content} for pattern, content in FOLD]
 # Normalizers and pre-tokenizers that treat the parts of a text between spaces one by one.
 NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"}
-# Those that remove no character: NFKC and NFKD may make a space, these others not.
+# Normalizers that remove no character; KEEPING ones make no space either.
 KEEPING = {"NFC", "NFD", "Lowercase"}
 UNMARKING = KEEPING | {"NFKC", "NFKD"}
 PRE_TOKENIZERS = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits"}
 # Pre-tokenizers that treat each word of those before them by itself.
 SPLITTERS = {"Split", "FixedLength", "ByteLevel"}
-BATCH_CHARACTERS = 1 << 23  # of the documents that are encoded together, at least; in more, memory is what takes time
+BATCH_CHARACTERS = 1 << 23  # bytes of documents that are encoded together, at least; more are slower, by their memory
 
 
 class Encoder:
     """Encodes documents with a tokenizer, its special tokens around each; exactly as `tokenizer.encode` does."""
 
     def __init__(self, tokenizer: Tokenizer):
-        """Prepare; `tokenizer` neither truncates nor pads."""
+        """Analyse `tokenizer`, which must neither truncate nor pad."""
         self.tokenizer = tokenizer
         spec = json.loads(tokenizer.to_str())
         steps = members(spec["normalizer"], "normalizers")
@@ -60,7 +60,7 @@ class Encoder:
         self.before, self.after = template(tokenizer)
 
     def encode(self, texts: pa.StringArray) -> Ids:
-        """Return the ids of documents, one after another, int32 [tokens], and the number of each document's, int64."""
+        """Return the ids of documents, one after another, int32 [tokens], and the tokens of each, int64 [documents]."""
         if not self.by_words:
             return self.encode_whole(texts)
         if not self.added:
@@ -69,8 +69,8 @@ class Encoder:
         whole = pc.match_substring_regex(texts, self.added).to_numpy(zero_copy_only=False)
         if not whole.any():
             return self.encode_words(texts)
-        found = self.encode_whole(texts.filter(pa.array(whole)))
-        return interleaved(whole, found, self.encode_words(texts.filter(pa.array(~whole))))
+        whole_ids = self.encode_whole(texts.filter(pa.array(whole)))
+        return interleaved(whole, whole_ids, self.encode_words(texts.filter(pa.array(~whole))))
 
     def encode_whole(self, texts: pa.StringArray) -> Ids:
         """Return the ids of documents, each encoded by itself; see `encode`."""
@@ -83,7 +83,7 @@ class Encoder:
         which = self.known.look_up(coded.dictionary)[coded.indices.to_numpy()]
         lengths = np.diff(self.known.starts)[which]
         bounds = np.concatenate([[0], np.cumsum(lengths)])
-        # Half the bytes where these hold the numbers; most of the time goes into moving them.
+        # int32 where it holds the numbers: most of the time goes into moving these bytes.
         small = np.int32 if max(bounds[-1], len(self.known.ids)) < 1 << 31 else np.int64
         place = np.repeat((self.known.starts[which] - bounds[:-1]).astype(small), lengths)
         place += np.arange(len(place), dtype=small)
@@ -95,7 +95,7 @@ class Encoder:
 def tokenize(tokenizer: Tokenizer, batches: Iterable[pa.StringArray]) -> Iterator[Ids]:
     """Yield the ids of documents, each with the tokenizer's special tokens around it, in batches.
 
-    Each batch is what `Encoder.encode` returns: ids int32 [tokens], and the number of each document's, int64.
+    Each batch is a result of `Encoder.encode`: ids int32 [tokens], and the tokens of each document, int64 [documents].
     """
     encoder = Encoder(tokenizer)
     waiting: list[pa.StringArray] = []
@@ -111,43 +111,38 @@ def tokenize(tokenizer: Tokenizer, batches: Iterable[pa.StringArray]) -> Iterato
 
 
 def splits_at_spaces(spec: dict) -> bool:
-    """Return whether no word of a tokenizer begins before a space and ends after it; when in doubt, False.
-
-    spec  tokenizer.json
-    """
+    """Return whether no word of a tokenizer spans a space, False if in doubt; spec  tokenizer.json."""
     normalizers = members(spec["normalizer"], "normalizers")
     pre_tokenizers = members(spec["pre_tokenizer"], "pretokenizers")
     if spec["model"].get("dropout") or (normalizers and any(token["normalized"] for token in spec["added_tokens"])):
         return False
     if normalizers[-len(FOLD_STEPS) :] == FOLD_STEPS:
         normalizers = normalizers[: -len(FOLD_STEPS)]
-        if any(one["type"] not in KEEPING and not is_local_replace(one) for one in normalizers):
+        if any(step["type"] not in KEEPING and not is_local_replace(step) for step in normalizers):
             return False
     at_spaces = False  # whether words end there already, so that what follows splits words
-    for index, one in enumerate(pre_tokenizers):
+    for index, step in enumerate(pre_tokenizers):
         before = pre_tokenizers[:index]
-        marks = one["type"] == "Metaspace" and any(map(is_runs, pre_tokenizers[index + 1 : index + 2]))
-        splits_here = splits(one, before)
-        if not (splits_here or marks or one["type"] in PRE_TOKENIZERS or (at_spaces and one["type"] in SPLITTERS)):
+        marks = step["type"] == "Metaspace" and any(map(is_runs, pre_tokenizers[index + 1 : index + 2]))
+        splits_here = splits(step, before)
+        if not (splits_here or marks or step["type"] in PRE_TOKENIZERS or (at_spaces and step["type"] in SPLITTERS)):
             return False
         at_spaces |= splits_here
         # Several spaces are one word, and none may appear or vanish where it begins or ends.
-        joins = splits_here and (one["type"] in {"Split", "ByteLevel"})
-        if joins and not all(one["type"] in UNMARKING or is_local_replace(one) for one in normalizers):
+        joins = splits_here and (step["type"] in {"Split", "ByteLevel"})
+        if joins and not all(step["type"] in UNMARKING or is_local_replace(step) for step in normalizers):
             return False
-    return at_spaces and all(one["type"] in NORMALIZERS or is_local_replace(one) for one in normalizers)
+    return at_spaces and all(step["type"] in NORMALIZERS or is_local_replace(step) for step in normalizers)
 
 
 def marking(spec: dict) -> tuple[str, str, list[tuple[str, str]]] | None:
-    """Return the marks that a tokenizer puts at words; None where it does more.
+    """Return the arguments of `MarkedWords` for a tokenizer that only marks words, or None; spec  tokenizer.json.
 
-    spec  tokenizer.json
-
-    The mark that it puts in place of a space; the characters that end a word beside spaces; its replacements.
+    The mark that replaces a space; the characters that end a word, as spaces do; the replacements of its normalizer.
     """
     normalizers = members(spec["normalizer"], "normalizers")
     pre_tokenizers = members(spec["pre_tokenizer"], "pretokenizers")
-    if [one["type"] for one in pre_tokenizers] not in (["Metaspace"], ["Metaspace", "Split"]):
+    if [step["type"] for step in pre_tokenizers] not in (["Metaspace"], ["Metaspace", "Split"]):
         return None
     metaspace, *runs = pre_tokenizers
     mark, model = metaspace["replacement"], spec["model"]
@@ -158,25 +153,25 @@ def marking(spec: dict) -> tuple[str, str, list[tuple[str, str]]] | None:
     plain = all(map(is_local_replace, normalizers)) and mark not in "".join(affixes)
     if not plain or not splits(pre_tokenizers[-1], pre_tokenizers[:-1]) or metaspace["prepend_scheme"] != "always":
         return None
-    return mark, "\r\n" if runs else "", [(one["pattern"]["String"], one["content"]) for one in normalizers]
+    return mark, "\r\n" if runs else "", [(step["pattern"]["String"], step["content"]) for step in normalizers]
 
 
 def members(part: dict | None, key: str) -> list[dict]:
-    """Return the normalizers or pre-tokenizers of a tokenizer, those of a sequence one by one."""
+    """Return the normalizers or pre-tokenizers of a tokenizer as a flat list."""
     if part is None:
         return []
-    return [one for member in part[key] for one in members(member, key)] if part["type"] == "Sequence" else [part]
+    return [step for member in part[key] for step in members(member, key)] if part["type"] == "Sequence" else [part]
 
 
 def is_local_replace(normalizer: dict) -> bool:
-    """Return whether a normalizer replaces a string that has no white space by another one, not by nothing."""
+    """Return whether a normalizer replaces a string by another one, both without white space and not empty."""
     pattern, content = normalizer.get("pattern", {}).get("String", ""), normalizer.get("content", "")
     return normalizer["type"] == "Replace" and bool(pattern and content) and not re.search(r"\s", pattern + content)
 
 
 def splits(pre_tokenizer: dict, before: list[dict]) -> bool:
-    """Return whether a pre-tokenizer, after others, begins a new word at each space that another character follows."""
-    kind, kinds = pre_tokenizer["type"], [one["type"] for one in before]
+    """Return whether a pre-tokenizer, after `before`, begins a word at each space that another character follows."""
+    kind, kinds = pre_tokenizer["type"], [step["type"] for step in before]
     words = {rules.words for rules in RULES.values()}
     if kind == "Split":
         marked = kinds == ["Metaspace"] and before[0]["replacement"] == MARK
@@ -194,7 +189,7 @@ def is_runs(pre_tokenizer: dict) -> bool:
 
 
 def pattern_of(split: dict) -> str:
-    """Return the regular expression whose matches are the words of a pre-tokenizer `Split`; "" for any other."""
+    """Return the regular expression whose matches are the words of a pre-tokenizer `Split`; "" for another one."""
     isolates = split["behavior"] == "Isolated" and not split["invert"]
     return split["pattern"].get("Regex", "") if isolates else ""
 
@@ -209,15 +204,15 @@ def template(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 
 
 def folded(texts: pa.StringArray) -> pa.StringArray:
-    """Return documents with one space for each run of white space, and none at their ends: `whitespace: fold`."""
+    """Return documents with single spaces for white space, and none at the ends: `whitespace: fold`."""
     return pc.utf8_trim(pc.replace_substring_regex(texts, BLANKS, " "), " ")
 
 
 def split_at_spaces(texts: pa.StringArray, no_cut: np.ndarray = NOT_AFTER_SPACE) -> tuple[pa.StringArray, np.ndarray]:
-    """Cut documents before each space, but where a byte of `no_cut`, bool [256], follows: white space at least.
+    """Return the parts of documents, cut before each space that no byte of `no_cut`, bool [256], follows.
 
-    Returns the parts of all documents in order, and the number of parts before each document and before the end,
-    int64 of shape [documents + 1]. A document without text has none.
+    Also returns the number of parts before each document and before the end, int64 of shape [documents + 1]. A document
+    without text has no part.
     """
     large = texts.cast(pa.large_string())
     _, offsets, data = large.buffers()

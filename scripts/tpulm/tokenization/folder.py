@@ -1,4 +1,4 @@
-"""Tokenizer folders: the files that transformers' AutoTokenizer loads, and the ids that trainers need."""
+"""Tokenizer folders: the files that transformers' AutoTokenizer loads, their special ids, and figures of tokenizers."""
 
 import json
 import tempfile
@@ -31,12 +31,12 @@ ROLES = {
 REQUIRED = ("cls_token", "sep_token", "pad_token", "mask_token")
 # transformers' mark for "no limit of length".
 NO_LIMIT = int(1e30)
-# How many pieces and words are examples, of up to how many characters, and which number of tokens is last.
+# Pieces and words that are shown as examples, their largest length, and the largest number of tokens that is counted.
 EXAMPLES, LONGEST, WORD_TOKENS = 40, 60, 12
 
 
 def write_settings(tokenizer: "Tokenizer", config: str, special_tokens_map: str) -> None:
-    """Write what AutoTokenizer reads beside tokenizer.json, for a tokenizer with the special tokens of ROLES."""
+    """Write AutoTokenizer's files next to tokenizer.json, for a tokenizer with the special tokens of ROLES."""
     settings = {
         "added_tokens_decoder": {
             str(index): {
@@ -70,9 +70,9 @@ def special_tokens(path: str | Path) -> dict[str, str]:
 
 
 def special_ids(tokenizer: "Tokenizer", special_tokens_map: str | Path) -> dict[str, int]:
-    """Return the ids of bos, cls, eos, mask, pad, sep and unk, those that the tokenizer has.
+    """Return the ids of those of bos, cls, eos, mask, pad, sep and unk that the tokenizer has.
 
-    Where it does not say otherwise, bos is cls, eos is sep, and unk is what the vocabulary has for unknown characters.
+    By default bos is cls, eos is sep, and unk is the vocabulary's piece for unknown characters.
     """
     tokens = special_tokens(special_tokens_map)
     for role, instead in (("bos_token", "cls_token"), ("eos_token", "sep_token")):
@@ -89,7 +89,7 @@ def special_ids(tokenizer: "Tokenizer", special_tokens_map: str | Path) -> dict[
 
 
 def vocabulary_size(tokenizer: "Tokenizer") -> int:
-    """Return the number of rows that an embedding needs: the highest id + 1 (some vocabularies have holes)."""
+    """Return the number of rows of an embedding: the highest id + 1, since some vocabularies have holes."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
 
@@ -105,10 +105,10 @@ def load(path: str | Path) -> "Tokenizer":
 
 @dataclass
 class Cut:
-    """How a tokenizer cuts documents; [CLS] and [SEP] around a document are not counted.
+    """Counts of a tokenizer's tokens in documents, without [CLS] and [SEP] around each.
 
-    counts      of each id, int64
-    words       how often each occurs, between white space
+    counts      occurrences of each id, int64 [vocab_size]
+    words       occurrences of each word, between white space
     characters  of all documents
     """
 
@@ -124,52 +124,50 @@ class Cut:
 
 
 def together(cuts: Iterable[Cut]) -> Cut:
-    """Return the sum of some; there is at least one."""
+    """Return the sum of one or more `Cut`s."""
     first, *others = cuts
-    found = Cut(first.counts.copy(), Counter(first.words), first.characters)
-    for one in others:
-        found.counts += one.counts
-        found.words.update(one.words)
-        found.characters += one.characters
-    return found
+    total = Cut(first.counts.copy(), Counter(first.words), first.characters)
+    for cut in others:
+        total.counts += cut.counts
+        total.words.update(cut.words)
+        total.characters += cut.characters
+    return total
 
 
 def cut_documents(tokenizer: "Tokenizer", batches: Iterable[list[str]]) -> Cut:
-    """Return how a tokenizer cuts documents, given as lists."""
-    found = Cut(np.zeros(vocabulary_size(tokenizer), np.int64), Counter(), 0)
+    """Return the counts of a tokenizer's tokens in batches of documents."""
+    total = Cut(np.zeros(vocabulary_size(tokenizer), np.int64), Counter(), 0)
     for texts in batches:
         encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         ids = np.concatenate([np.array(e.ids, np.int64) for e in encodings])
-        found.counts += np.bincount(ids, minlength=len(found.counts))
+        total.counts += np.bincount(ids, minlength=len(total.counts))
         for text in texts:
-            found.words.update(text.split())
-        found.characters += sum(map(len, texts))
-    return found
+            total.words.update(text.split())
+        total.characters += sum(map(len, texts))
+    return total
 
 
-def measure(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str, int | float]:
-    """Return figures of how a tokenizer cuts documents.
-
-    ids  as special_ids returns them
+def measure(tokenizer: "Tokenizer", ids: dict[str, int], cut: Cut) -> dict[str, int | float]:
+    """Return figures of a tokenizer on documents; ids  as `special_ids` returns them.
 
     vocab_size          rows of an embedding
     tokens, words, characters, tokens_per_word, characters_per_token    see `Cut.figures`
     vocabulary_used     share of the ordinary pieces that occur
     unknown_rate        share of tokens that are unk
-    unknown_written     share of tokens that are unk because the text has <unk>, or what else unk is written as
+    unknown_written     share of tokens that are unk because the text spells the unknown token
     whitespace_rate     share of tokens that stand for white space only
     unigram_entropy     -sum p ln p over the tokens' shares p, nats per token (Shannon 1948)
     """
-    counts, tokens = found.counts, int(found.counts.sum())
+    counts, tokens = cut.counts, int(cut.counts.sum())
     special = sorted(set(ids.values()))
     shares = counts[counts > 0] / tokens
     texts = tokenizer.decode_batch([[number] for number in range(len(counts))], skip_special_tokens=False)
     blank = [number for number, text in enumerate(texts) if not text.strip()]
     unknown = tokenizer.id_to_token(ids["unk"]) if ids.get("unk") in tokenizer.get_added_tokens_decoder() else ""
-    written = sum(times * word.count(unknown) for word, times in found.words.items()) if unknown else 0
+    written = sum(times * word.count(unknown) for word, times in cut.words.items()) if unknown else 0
     return {
         "vocab_size": len(counts),
-        **found.figures(),
+        **cut.figures(),
         "vocabulary_used": int((np.delete(counts, special) > 0).sum()) / (tokenizer.get_vocab_size() - len(special)),
         "unknown_rate": int(counts[ids["unk"]]) / tokens if "unk" in ids else 0.0,
         "unknown_written": written / tokens,
@@ -179,37 +177,36 @@ def measure(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str
 
 
 def as_within_text(tokenizer: "Tokenizer", words: list[str]) -> list[str]:
-    """Return words as they are cut within a text: behind a space, where the tokenizer puts none there itself."""
-    one, two = (tokenizer.encode(text, add_special_tokens=False).ids for text in ("a", "a a"))
-    return words if two == [*one, *one] else [f" {word}" for word in words]
+    """Return words as they stand within a text: after a space, unless the tokenizer adds one."""
+    single, double = (tokenizer.encode(text, add_special_tokens=False).ids for text in ("a", "a a"))
+    return words if double == [*single, *single] else [f" {word}" for word in words]
 
 
-def pieces(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str, Any]:
+def pieces(tokenizer: "Tokenizer", ids: dict[str, int], cut: Cut) -> dict[str, Any]:
     """Return statistics of the pieces of a vocabulary, and the words with the most tokens.
 
-    ids  as special_ids returns them; these pieces are left out
+    ids  special ids, as `special_ids` returns them, which are left out
 
-    lengths   of each length in characters, as they are written in the vocabulary: pieces that are used, and unused
-    unused    how many pieces do not occur; examples: the first EXAMPLES of them, by their ids
-    words     of each number of tokens, how many words, each time that one occurs, are cut into so many; WORD_TOKENS is
-              that many or more. A word is cut by itself, see `as_within_text`
+    lengths   used and unused pieces by their length in characters, as the vocabulary writes them
+    unused    number of pieces that do not occur; examples: the first EXAMPLES of them, by their ids
+    words     occurrences of words by their number of tokens, WORD_TOKENS for that many or more; see `as_within_text`
     hardest   the EXAMPLES words that occur at least twice and have the most tokens: word, times, pieces
     """
     special = set(ids.values())
     vocabulary = sorted((number, piece) for piece, number in tokenizer.get_vocab().items() if number not in special)
     lengths: dict[int, Counter[str]] = {}
-    unused = [piece for number, piece in vocabulary if not found.counts[number]]
+    unused = [piece for number, piece in vocabulary if not cut.counts[number]]
     for number, piece in vocabulary:
-        lengths.setdefault(len(piece), Counter())["used" if found.counts[number] else "unused"] += 1
-    words = sorted(found.words)
+        lengths.setdefault(len(piece), Counter())["used" if cut.counts[number] else "unused"] += 1
+    words = sorted(cut.words)
     encodings = tokenizer.encode_batch_fast(as_within_text(tokenizer, words), add_special_tokens=False)
     tokens: Counter[int] = Counter()
     for word, encoding in zip(words, encodings, strict=True):
-        tokens[min(len(encoding.ids), WORD_TOKENS)] += found.words[word]
+        tokens[min(len(encoding.ids), WORD_TOKENS)] += cut.words[word]
     hard = sorted(
-        (-len(encoding.ids), -found.words[word], word)
+        (-len(encoding.ids), -cut.words[word], word)
         for word, encoding in zip(words, encodings, strict=True)
-        if found.words[word] > 1 and len(word) <= LONGEST
+        if cut.words[word] > 1 and len(word) <= LONGEST
     )[:EXAMPLES]
     return {
         "lengths": [
@@ -226,22 +223,22 @@ def pieces(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str,
     }
 
 
-def write_tokenizer(folder: Path, targets: Sequence[str], given: str, required: Collection[str] = REQUIRED) -> int:
+def write_tokenizer(folder: Path, targets: Sequence[str], source: str, required: Collection[str] = REQUIRED) -> int:
     """Write the tokenizer of a folder as TOKENIZER_FILES of specs.artifacts; return its size.
 
-    folder    of a tokenizer or of a model, from elsewhere; targets, the files to write, in the order of TOKENIZER_FILES
-    given     opens a sentence about it: the config key, and what it is
+    folder    of an external tokenizer or model; targets  files to write, in the order of TOKENIZER_FILES
+    source    beginning of messages: the config key, and its value
     required  names of special tokens that it must have
 
-    Raises UserError when it cannot be loaded, is no tokenizer of the `tokenizers` library, or lacks a special token.
+    Raises UserError if it cannot be loaded, is no tokenizer of the `tokenizers` library, or lacks a special token.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    if folder.parent.name != "snapshots":  # a repository of the hub may have a model with code, which is not opened
-        check_folder(folder, given)
+    if folder.parent.name != "snapshots":  # a repository of the hub may have the code of a model, which is not run
+        check_folder(folder, source)
     if not folder.is_dir() or not any(folder.iterdir()):
-        raise UserError(f"{given}, an empty folder; allowed: a folder with tokenizer.json.")
-    # AutoTokenizer wants to know the model, of which tokenizer.json says nothing.
+        raise UserError(f"{source}, an empty folder; allowed: a folder with tokenizer.json.")
+    # AutoTokenizer needs the type of the model, which is not in tokenizer.json.
     bare = not any((folder / file).exists() for file in ("config.json", TOKENIZER_FILES["config"]))
     kind = PreTrainedTokenizerFast if bare else AutoTokenizer
     try:
@@ -249,20 +246,20 @@ def write_tokenizer(folder: Path, targets: Sequence[str], given: str, required: 
     except Exception as error:  # the libraries raise OSError, ValueError, KeyError and plain Exception alike
         reason = first_line(error).partition(". ")[0]  # a list of all models can follow
         raise UserError(
-            f"{given}, which cannot be loaded ({reason}); allowed: a folder with tokenizer.json, or a name on the "
+            f"{source}, which cannot be loaded ({reason}); allowed: a folder with tokenizer.json, or a name on the "
             "Hugging Face Hub."
         ) from None
     if tokenizer.init_kwargs.get("auto_map"):
-        raise UserError(f"{given}, which requires custom code (auto_map); {NO_CODE}.")
+        raise UserError(f"{source}, which requires custom code (auto_map); {NO_CODE}.")
     if not tokenizer.is_fast:
-        raise UserError(f"{given}, which has no tokenizer.json; allowed: a tokenizer with this file.")
+        raise UserError(f"{source}, which has no tokenizer.json; allowed: a tokenizer with this file.")
     missing = [role for role in required if getattr(tokenizer, role) is None]
     if missing:
-        raise UserError(f"{given}, which has no {missing[0]}; allowed: a tokenizer with {', '.join(required)}.")
-    # transformers writes them into tokenizer.json; a document is packed whole.
+        raise UserError(f"{source}, which has no {missing[0]}; allowed: a tokenizer with {', '.join(required)}.")
+    # transformers writes both into tokenizer.json, but documents are packed whole.
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
-    # Where it came from is no part of what it is.
+    # The path of its origin must not change its bytes.
     tokenizer.init_kwargs.pop("name_or_path", None)
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer.save_pretrained(scratch)

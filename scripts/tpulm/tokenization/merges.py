@@ -1,8 +1,8 @@
-"""Choose the pieces of BPE (Sennrich 2016, https://aclanthology.org/P16-1162), of characters or bytes, and WordPiece.
+"""Train BPE (Sennrich 2016, https://aclanthology.org/P16-1162), of characters or bytes, and WordPiece.
 
-The trainer of the `tokenizers` library merges the most frequent pairs of pieces. It is given the distinct words, each
-as often as it occurs, and the characters in sorted order: among pairs of the same frequency the lowest ids win, so that
-the ids of the characters decide, and the library's own order of words is random.
+The trainer of the `tokenizers` library merges the most frequent pairs of pieces. It gets the distinct words, each as
+often as it occurs, and the characters in sorted order: among equally frequent pairs, the lowest ids win, while the
+library's own order of words is random.
 """
 
 import json
@@ -16,18 +16,18 @@ from tpulm.tokenization.words import Words
 
 REPEATED = 2  # a pair that occurs less often is not merged
 BYTE_CHARACTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
-LINE = 10_000  # characters that the trainer is given at a time
+LINE = 10_000  # characters that the trainer gets at a time
 
 
 def bpe(words: Words, recipe: Recipe) -> models.BPE:
-    """Return a BPE model with all characters of these words."""
+    """Return a BPE model that has all characters of the words."""
     model = train_merges(words.counts, recipe.vocab_size, recipe.fixed + sorted(words.characters), "")
     merges = [tuple(pair) for pair in model["merges"]]
     return models.BPE(model["vocab"], merges, unk_token="<unk>", fuse_unk=True, byte_fallback=recipe.byte_fallback)
 
 
 def byte_level(counts: dict[str, int], recipe: Recipe) -> models.BPE:
-    """Return a BPE model of bytes, which are written as BYTE_CHARACTERS in the words."""
+    """Return a BPE model of bytes, which the words write as BYTE_CHARACTERS."""
     model = train_merges(counts, recipe.vocab_size, recipe.fixed + BYTE_CHARACTERS, "")
     return models.BPE(model["vocab"], [tuple(pair) for pair in model["merges"]])
 
@@ -35,7 +35,7 @@ def byte_level(counts: dict[str, int], recipe: Recipe) -> models.BPE:
 def wordpiece(words: Words, recipe: Recipe) -> models.WordPiece:
     """Return a WordPiece model: pieces inside of a word begin with "##".
 
-    Its vocabulary is chosen like that of BPE, as by the library's own WordPieceTrainer; text is cut greedily.
+    Its vocabulary is trained as that of BPE, as in the library's WordPieceTrainer; text is cut greedily.
     """
     characters = sorted(words.first) + [PREFIX + character for character in sorted(words.other)]
     # The trainer also keeps each character without the prefix.
@@ -51,7 +51,7 @@ def wordpiece(words: Words, recipe: Recipe) -> models.WordPiece:
 
 
 def train_merges(counts: dict[str, int], vocab_size: int, first: list[str], prefix: str) -> dict:
-    """Return the vocabulary and the merges of a trained BPE model, as tokenizer.json has them.
+    """Train a BPE model and return its vocabulary and merges, in the form of tokenizer.json.
 
     counts  occurrences of each distinct word
     first   the pieces with the lowest ids: special tokens and all characters

@@ -1,4 +1,4 @@
-"""What the tokenizers that are trained here do to text before and after their model: all but the pieces."""
+"""The normalizer, pre-tokenizer, decoder and template of the tokenizers that are trained here."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from tpulm.specs.byte_level import RULES
 
 SPECIALS = list(SPECIAL_TOKENS)
 MARK = "▁"
-# Of a piece of WordPiece that does not begin a word.
+# The prefix of WordPiece for pieces that do not begin a word.
 PREFIX = "##"
-# The time that WordPiece takes for a word grows with the square of its length: longer words are cut. A word that begins
-# with its prefix could not be told from the middle of another word: this character is a word of its own.
+# Words of WordPiece are cut at this length, since its time grows with the square of it. The first character of its
+# prefix is a word of its own: otherwise a word that begins with the prefix would look like the middle of another word.
 LONGEST_OF_WORDPIECE, ALONE = 100, PREFIX[0]
-# The pieces that stand for the bytes of a character that has none, as SentencePiece writes them.
+# The pieces for the bytes of characters without a piece, as SentencePiece writes them.
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-# White space in the sense of Unicode, and the steps of `whitespace: fold`: patterns and what replaces them.
+# Unicode's white space, and the steps of `whitespace: fold`: patterns and their replacements.
 BLANKS = "[\t-\r\x1c- \x85\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
 FOLD = ((BLANKS, " "), (r"\A | \z", ""))
 # The words of `whitespace: runs`, where spaces are MARK: line breaks; of several spaces, all but the one before a
@@ -27,7 +27,7 @@ BYTE_LEVEL = "byte-level-bpe"
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the section `tokenizer` of a config says of a tokenizer that is trained here: its keys of the same names."""
+    """The keys of the section `tokenizer` that describe a tokenizer that is trained here."""
 
     model: str
     vocab_size: int
@@ -36,7 +36,7 @@ class Recipe:
     normalization: str | None = None
     whitespace: str = "keep"
     pre_tokenizer: str = "gpt2"
-    special: tuple[str, ...] = tuple(SPECIALS)  # no key: of causal models
+    special: tuple[str, ...] = tuple(SPECIALS)  # no key of the config; causal models have others
 
     @property
     def byte_level(self) -> bool:
@@ -50,9 +50,9 @@ class Recipe:
 
 
 def untrained(model: models.Model, recipe: Recipe, alphabet: set[str] | None = None) -> Tokenizer:
-    """Return a tokenizer with a recipe's normalizer, pre-tokenizer and decoder, and the published template.
+    """Return a tokenizer with a recipe's normalizer, pre-tokenizer and decoder, and the template of [CLS] and [SEP].
 
-    alphabet  the characters of the vocabulary, where it lacks some of the text; None where it has all
+    alphabet  characters of the vocabulary, if it lacks some of the text; None if it has all
     """
     tokenizer = Tokenizer(model)
     steps = normalization(recipe)
@@ -116,8 +116,8 @@ def decoding(recipe: Recipe) -> decoders.Decoder:
 
 
 def assemble(model: models.Model, recipe: Recipe, alphabet: set[str] | None = None) -> Tokenizer:
-    """Return the tokenizer of a trained model, in which the special tokens have the ids 0 to 4; see `untrained`."""
+    """Return the tokenizer of a trained model; its special tokens have the ids 0 to 4; see `untrained`."""
     tokenizer = untrained(model, recipe, alphabet)
-    # The space before a masked word belongs to that word: [MASK] takes it along.
+    # [MASK] includes the space before it, which belongs to the masked word.
     tokenizer.add_special_tokens([AddedToken(t, lstrip=t == "[MASK]", normalized=False) for t in SPECIALS])
     return tokenizer

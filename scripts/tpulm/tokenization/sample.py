@@ -1,4 +1,4 @@
-"""A sample of the documents of a corpus, for what needs not all of it."""
+"""Draw a random sample of the documents of a corpus."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -6,8 +6,8 @@ import numpy as np
 
 from tpulm.core.random_streams import generator
 
-# Of the text that the vocabulary of a causal model is trained on, and that a tokenizer is evaluated on, at most.
-# SentencePiece holds up to some 60 bytes for each.
+# Characters on which the vocabulary of a causal model is trained, and a tokenizer is evaluated, at most. SentencePiece
+# holds up to some 60 bytes for each.
 CHARACTERS = 50_000_000
 DRAWS = 1 << 20  # made at once
 
@@ -26,23 +26,23 @@ class Sample:
         characters: int,
         seed: int,
     ):
-        """Draw.
+        """Draw the documents.
 
-        read        function that yields the documents with ascending numbers, in lists
-        lengths     characters of each document, integers of shape [documents] of some at a time
-        characters  how many of the corpus to take, on average
+        read        yields the documents with these ascending numbers, in lists
+        lengths     characters of each document, in arrays of integers of shape [documents]
+        characters  number to take, on average
         """
         self.read = read
         self.corpus_documents = sum(map(len, lengths))
-        self.corpus_characters = sum(int(own.sum(dtype=np.int64)) for own in lengths)
-        # At least as high as the lowest, so that one document is chosen.
+        self.corpus_characters = sum(int(part.sum(dtype=np.int64)) for part in lengths)
+        # The limit is at least the lowest draw, so that one document is chosen.
         lowest = min((draws.min() for _, _, draws in drawn(seed, lengths)), default=1.0)
         limit = max(lowest, characters / max(self.corpus_characters, 1))
         chosen, self.characters = [np.empty(0, np.int64)], 0
-        for first, own, draws in drawn(seed, lengths):
+        for first, chunk, draws in drawn(seed, lengths):
             rows = np.flatnonzero(draws <= limit)
             chosen.append(rows + first)
-            self.characters += int(own[rows].sum(dtype=np.int64))
+            self.characters += int(chunk[rows].sum(dtype=np.int64))
         self.chosen = np.concatenate(chosen)
         self.documents = len(self.chosen)
 
@@ -50,7 +50,7 @@ class Sample:
         return iter(self.read(self.chosen))
 
     def record(self) -> dict[str, int]:
-        """Return how many documents and characters of how many are chosen."""
+        """Return the numbers of documents and characters, of the sample and of the corpus."""
         return {
             "training_documents": self.documents,
             "training_characters": self.characters,
@@ -60,10 +60,10 @@ class Sample:
 
 
 def drawn(seed: int, lengths: Sequence[np.ndarray]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield some documents at a time: the number of the first, their lengths, and for each a number from 0 to 1."""
+    """Yield chunks of documents: the number of the first, their lengths, and a draw from 0 to 1 for each."""
     draws, first = generator("sampled documents", seed), 0
-    for own in lengths:
-        for start in range(0, len(own), DRAWS):
-            some = own[start : start + DRAWS]
-            yield first + start, some, draws.random(len(some))
-        first += len(own)
+    for part in lengths:
+        for start in range(0, len(part), DRAWS):
+            chunk = part[start : start + DRAWS]
+            yield first + start, chunk, draws.random(len(chunk))
+        first += len(part)

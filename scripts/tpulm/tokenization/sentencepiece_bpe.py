@@ -1,4 +1,4 @@
-"""Train a SentencePiece vocabulary of a causal model."""
+"""Train a SentencePiece vocabulary of byte-pair encoding for a causal model."""
 
 import io
 import re
@@ -17,13 +17,13 @@ LINE_CHARACTERS = 4_000  # SentencePiece skips a line that is longer than it exp
 
 
 def train_vocabulary(documents: Iterable[str], vocab_size: int, where: str, marks: tuple[str, str] = MARKS) -> bytes:
-    """Train a SentencePiece model of byte-pair encoding (Sennrich 2016), with bytes for rare characters.
+    """Train a SentencePiece model of byte-pair encoding (Sennrich 2016), and return its serialized proto.
 
-    Returns its proto. The published vocabularies of Gemma are such models, and llama.cpp's converter takes any
-    SentencePiece vocabulary of the architectures that are trained here for one.
+    Bytes stand for rare characters, as in the published vocabularies of Gemma; llama.cpp's converter expects such a
+    model for the architectures that are trained here.
 
-    where  the config key of the vocabulary's size. Raises UserError, naming it, for a size that cannot be.
-    marks  the pieces before and after a document
+    where  config key of the size. Raises UserError, naming it, for an impossible size.
+    marks  pieces before and after a document
     """
     specials: dict[str, Any] = {f"{name}_id": index for name, index in SPECIAL.items()}
     specials |= {f"{name}_piece": f"<{name}>" for name in SPECIAL} | {"bos_piece": marks[0], "eos_piece": marks[1]}
@@ -57,7 +57,7 @@ def train_vocabulary(documents: Iterable[str], vocab_size: int, where: str, mark
 
 
 def lines(document: str) -> Iterator[str]:
-    """Yield the lines of a document, long ones in pieces."""
+    """Yield the lines of a document, long ones in parts."""
     for line in document.split("\n"):
         for start in range(0, len(line), LINE_CHARACTERS):
             yield line[start : start + LINE_CHARACTERS]

@@ -1,4 +1,4 @@
-"""Text to ids and back by a tokenizer.json: of masked models, and of causal ones."""
+"""Encode and decode text by a tokenizer.json, of masked and causal models, and mark the tokens of responses."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -15,21 +15,21 @@ from tpulm.tokenization.folder import special_ids, vocabulary_size
 
 SPACE = "\u2581"  # SentencePiece's mark for a space
 CLOSING = 1  # special tokens at the end of a document: <eos>
-Places = list[tuple[int, int]]  # characters of tokens
+Places = list[tuple[int, int]]  # characters of each token, as (start, stop)
 
 
 class TextTokenizer:
     """A tokenizer of the library `tokenizers` with the ids of its special tokens.
 
-    fast           the tokenizer
-    size           rows that an embedding needs
+    fast           tokenizer of the library
+    size           rows of an embedding
     before, after  ids that it puts around a document
-    special        ids by role: bos (None where a document has nothing before it), eos, pad; of masked models, cls, sep,
-                   mask and unk, too
+    special        ids by role: bos (None if no token begins a document), eos, pad; for masked models also cls, sep,
+                   mask, unk
     """
 
     def __init__(self, fast: Tokenizer, special: dict[str, int] | None = None):
-        """Take a tokenizer; special  its ids, by default those of its template and its padding."""
+        """Take a tokenizer; special  special ids, by default those of its template and its padding."""
         padding = fast.padding or {"pad_id": 0}
         fast.no_truncation()
         fast.no_padding()
@@ -40,12 +40,12 @@ class TextTokenizer:
             self.special |= special
             return
         self.special |= {"bos": self.before[0] if self.before else None, "eos": self.after[0], "pad": padding["pad_id"]}
-        # As SentencePiece does: where a text spells a special token, such as <eos>, it has these characters.
+        # A text that spells a special token, such as <eos>, has its characters, as in SentencePiece.
         fast.encode_special_tokens = not self.byte_level
 
     @classmethod
     def load(cls, path: str | Path, special_tokens_map: str | Path | None = None) -> Self:
-        """Load tokenizer.json; of a masked model with the names of its special tokens."""
+        """Load tokenizer.json, and special_tokens_map.json for a masked model."""
         fast = Tokenizer.from_file(str(path))
         return cls(fast, None if special_tokens_map is None else special_ids(fast, special_tokens_map))
 
@@ -56,7 +56,7 @@ class TextTokenizer:
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of each text, without special tokens."""
-        return [one.ids for one in self.fast.encode_batch_fast(texts, add_special_tokens=False)]
+        return [encoding.ids for encoding in self.fast.encode_batch_fast(texts, add_special_tokens=False)]
 
     def encodings(self, texts: list[str]) -> list[Encoding]:
         """Return the ids of each text with their characters and words, without special tokens."""
@@ -64,7 +64,7 @@ class TextTokenizer:
 
     def places(self, texts: list[str]) -> list[Places]:
         """Return the characters of each token of each text, as (start, stop)."""
-        return [one.offsets for one in self.encodings(texts)]
+        return [encoding.offsets for encoding in self.encodings(texts)]
 
     def decode(self, ids: list[int]) -> str:
         """Return the text of ids, without bos and eos."""
@@ -72,7 +72,7 @@ class TextTokenizer:
         return self.fast.decode([token for token in ids if token not in ends], skip_special_tokens=not self.byte_level)
 
     def piece(self, token: int) -> str:
-        """Return the piece of the vocabulary of an id."""
+        """Return the vocabulary's piece for an id."""
         return self.fast.id_to_token(token)
 
     def shown(self, token: int) -> str:
@@ -82,7 +82,7 @@ class TextTokenizer:
         return self.piece(token).replace(SPACE, " ")
 
     def for_transformers(self) -> Tokenizer:
-        """Return the tokenizer as AutoTokenizer has it: with bos before a text, and nothing after it."""
+        """Return the tokenizer for AutoTokenizer, which puts bos before a text and nothing after it."""
         fast = Tokenizer.from_str(self.fast.to_str())
         piece = self.piece(self.special["bos"]) if self.special["bos"] is not None else ""
         fast.post_processor = (
@@ -100,12 +100,12 @@ def tokenize(
     tokenizer: TextTokenizer,
     responses: Iterable[list[list[tuple[int, int]]]] | None = None,
 ) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield the ids of documents in batches: <bos> before each, where the vocabulary has it, and <eos> after each.
+    """Yield the ids of documents in batches: <bos> before each, if the vocabulary has it, and <eos> after each.
 
-    responses  where they are in the documents of each batch: characters, as (start, stop); None where all counts
+    responses  characters of the responses in the documents of each batch, as (start, stop); None if all tokens count
 
-    Each batch: ids int32 [tokens], one document after another; the number of each document's, int64 [documents]; with
-    responses, which tokens belong to one, int32 [tokens], see `completion_mask`
+    Each batch: ids int32 [tokens], one document after another; tokens of each document, int64 [documents]; with
+    responses, their mask, int32 [tokens], see `completion_mask`
     """
     bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
     opening = [] if bos is None else [bos]  # Qwen's vocabularies have none
@@ -114,18 +114,19 @@ def tokenize(
         encoded = [[*opening, *ids, eos] for ids in tokenizer.encode(texts)]
         lengths = np.array([len(ids) for ids in encoded], np.int64)
         ids = np.fromiter((i for ids in encoded for i in ids), np.int32, int(lengths.sum()))
-        own = next(spans)
-        if own is None:
+        responses_of_batch = next(spans)
+        if responses_of_batch is None:
             yield ids, lengths
         else:
-            found = zip(texts, tokenizer.places(texts), own, strict=True)
-            yield ids, lengths, np.concatenate([completion_mask(*one)[1 - len(opening) :] for one in found])
+            documents = zip(texts, tokenizer.places(texts), responses_of_batch, strict=True)
+            masks = [completion_mask(*document)[1 - len(opening) :] for document in documents]
+            yield ids, lengths, np.concatenate(masks)
 
 
 def check_control_tokens(batches: Iterable[list[str]], tokenizer: TextTokenizer) -> Iterator[list[str]]:
-    """Yield documents that a chat template has written.
+    """Yield documents that a chat template has written, unchanged.
 
-    Raises UserError where one has <bos> or <eos> between its turns, and the tokenizer reads that as plain text.
+    Raises UserError if one has <bos> or <eos> between its turns, and the tokenizer reads that as plain text.
     """
     control = [tokenizer.special[name] for name in ("bos", "eos") if tokenizer.special[name] is not None]
     pieces = {tokenizer.piece(token): token for token in control}
@@ -143,16 +144,16 @@ def check_control_tokens(batches: Iterable[list[str]], tokenizer: TextTokenizer)
 def completion_mask(text: str, places: Places, responses: list[tuple[int, int]]) -> np.ndarray:
     """Return 1 for each token of a document that belongs to a response and 0 for others: int32 [tokens + 2].
 
-    places  characters of each token, as (start, stop); <bos> and <eos> are not among them
+    places  characters of each token without <bos> and <eos>, as (start, stop)
 
-    A token with characters on both sides of a boundary belongs to the response: to say the response, a model has to
-    say it. <eos> does where the response ends the text, <bos> never does.
+    A token with characters on both sides of a boundary belongs to the response, since a model has to generate it. <eos>
+    does if the response ends the text, <bos> never does.
     """
     bounds = np.array(places, np.int64).reshape(-1, 2)
     starts, stops = bounds[:, 0], bounds[:, 1]
     inside = np.zeros(len(bounds) + 2, np.int32)
     for start, stop in responses:
-        # A token without a character of its own is the first part of the one at its place.
+        # A token without characters is the first part of the character at its start.
         inside[1:-1] |= (starts < stop) & ((stops > start) | (starts >= start))
     inside[-1] = any(stop == len(text) for _, stop in responses)
     return inside

@@ -1,4 +1,4 @@
-"""Train the tokenizer of the masked models, or one of causal models: the same bytes every time, for the same text."""
+"""Train the tokenizer of the masked models, or one of causal models; the same text gives the same bytes."""
 
 from collections.abc import Iterable
 
@@ -11,22 +11,20 @@ from tpulm.tokenization.byte_level import cut_as_published
 from tpulm.tokenization.pipeline import BYTE_LEVEL, BYTES, MARK, SPECIALS, Recipe, assemble
 from tpulm.tokenization.words import Words, count_words, most_of
 
-# Of the text, SentencePiece's default; and the share of a vocabulary up to which all characters are in it.
+# SentencePiece's default share of the text; and the largest share of a vocabulary that all characters may take.
 COVERAGE, SHARE_OF_CHARACTERS = 0.9995, 1 / 3
 
 
 def train(batches: Iterable[list[str]], recipe: Recipe) -> tuple[Tokenizer, dict[str, int | float]]:
-    """Train a tokenizer of `vocab_size` pieces, special tokens included.
+    """Train a tokenizer of `vocab_size` pieces, special tokens included; batches  of documents.
 
-    batches  lists of documents
-
-    Returns it, and what metrics.json says of its characters, see `known_characters`; for bytes, nothing. Where no
-    pieces are made of words that are too long, long_word_characters is how many characters these have. Raises UserError
-    when `vocab_size` cannot hold the characters, or is more than the text has pieces.
+    Returns it and a record of its characters, see `known_characters`, which is empty for bytes. long_word_characters
+    counts those of words that are too long to make pieces. Raises UserError if `vocab_size` cannot hold the characters,
+    or if the text has fewer pieces.
     """
     words = count_words(batches, recipe)
     record: dict[str, int | float] = {}
-    own = {"long_word_characters": words.long} if words.long else {}
+    more_record = {"long_word_characters": words.long} if words.long else {}
     if recipe.byte_level:
         check_smallest(recipe, len(merges.BYTE_CHARACTERS), "the vocabulary has all 256 bytes")
         tokenizer = assemble(merges.byte_level(words.counts, recipe), recipe)
@@ -42,16 +40,15 @@ def train(batches: Iterable[list[str]], recipe: Recipe) -> tuple[Tokenizer, dict
             f"tokenizer.vocab_size is {recipe.vocab_size}; allowed: {tokenizer.get_vocab_size()} or less, "
             "because the text has no more pieces that repeat."
         )
-    return tokenizer, record | own
+    return tokenizer, record | more_record
 
 
 def train_byte_level(batches: Iterable[list[str]], vocabulary: Vocabulary, vocab_size: int, where: str) -> Tokenizer:
-    """Train a vocabulary of byte-level BPE for causal models, of so many pieces, special tokens included.
+    """Train a tokenizer of byte-level BPE for causal models, of `vocab_size` pieces, special tokens included.
 
-    batches  lists of documents; where  the config key of the size
+    batches  of documents; where  config key of the size
 
-    The tokenizer's template puts the special tokens around a document that are learned with it. Raises UserError,
-    naming the key, for a size that cannot be.
+    Its template puts bos and eos around a document. Raises UserError, naming the key, for an impossible size.
     """
     rules = vocabulary.rules
     normalization = "nfc" if rules.nfc else "none"
@@ -79,15 +76,15 @@ def train_byte_level(batches: Iterable[list[str]], vocabulary: Vocabulary, vocab
 
 
 def known_characters(words: Words, recipe: Recipe) -> tuple[set[str], dict[str, int | float]]:
-    """Return the characters of a vocabulary, and how many they are.
+    """Return the characters of a vocabulary, and figures of them.
 
-    characters_known, rare_characters  that the vocabulary has, and that it lacks
-    character_coverage                 share of the text that the first ones are
+    characters_known, rare_characters  number of the text's characters that the vocabulary has, and lacks
+    character_coverage                 share of the text with known characters
     """
     coverage = recipe.character_coverage
     if coverage is None:
         coverage = 1.0 if len(words.characters) <= SHARE_OF_CHARACTERS * recipe.vocab_size else COVERAGE
-    # Without its mark, no word would begin with a piece that is known.
+    # Without the mark, no word would begin with a known piece.
     alphabet = most_of(words.characters, coverage) | ({MARK} & set(words.characters))
     if recipe.byte_fallback:  # a text that spells a byte's piece never needs that piece
         alphabet |= set("".join(BYTES))
@@ -101,21 +98,18 @@ def known_characters(words: Words, recipe: Recipe) -> tuple[set[str], dict[str, 
 
 
 def needs(where: list[set[str]], record: dict[str, int | float]) -> str:
-    """Return why a vocabulary cannot be smaller, as a part of a sentence."""
+    """Return a part of a sentence that says why a vocabulary cannot be smaller."""
     share = f", {record['character_coverage']:.2%} of the text" if record["rare_characters"] else ""
     if len(where) == 1:
         return f"the vocabulary has {len(where[0])} different characters{share}"
-    first, other = where
+    first, inner = where
     return (
-        f"the vocabulary has {len(first)} characters at the beginning of words and {len(other)} inside of words{share}"
+        f"the vocabulary has {len(first)} characters at the beginning of words and {len(inner)} inside of words{share}"
     )
 
 
 def check_smallest(recipe: Recipe, characters: int, what: str) -> None:
-    """Check that a vocabulary can hold its characters. Raises UserError.
-
-    characters  pieces of one character that it needs; `what` describes them
-    """
+    """Raise UserError if a vocabulary cannot hold its `characters` pieces of one character; what  describes them."""
     smallest = characters + len(recipe.fixed)
     if recipe.vocab_size < smallest:
         others = f"{len(SPECIALS)} special tokens" + (" and 256 bytes" if recipe.byte_fallback else "")

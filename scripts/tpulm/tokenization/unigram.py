@@ -1,7 +1,4 @@
-"""Choose the pieces of a Unigram model (Kudo 2018, https://aclanthology.org/P18-1007), and their scores.
-
-The trainer of SentencePiece does both, from the distinct words and their counts.
-"""
+"""Train a Unigram model (Kudo 2018, https://aclanthology.org/P18-1007) by SentencePiece, from counted words."""
 
 import io
 import tempfile
@@ -15,7 +12,7 @@ from tpulm.tokenization.pipeline import BYTES, SPECIALS, Recipe
 from tpulm.tokenization.words import LONGEST as LONGEST_WORD
 from tpulm.tokenization.words import Words, code_points
 
-REPEATED = 2  # a substring that occurs less often is none
+REPEATED = 2  # a substring that occurs less often is not tried
 
 
 def seed_pieces(counts: dict[str, int], most: int, longest: int) -> list[tuple[str, int]]:
@@ -24,8 +21,7 @@ def seed_pieces(counts: dict[str, int], most: int, longest: int) -> list[tuple[s
     counts   occurrences of each distinct word
     longest  characters of a substring; the shortest has two
 
-    As in SentencePiece, a substring that is always followed by the same character is left out: the longer one takes its
-    place.
+    As in SentencePiece, a longer substring replaces one that the same character always follows.
     """
     text = "".join(counts)
     starts, lengths, totals = (np.concatenate(part) for part in zip(*substrings(counts, longest), strict=True))
@@ -35,15 +31,15 @@ def seed_pieces(counts: dict[str, int], most: int, longest: int) -> list[tuple[s
         chosen = scores >= lowest
         starts, lengths, totals = starts[chosen], lengths[chosen], totals[chosen]
     places = zip(starts.tolist(), lengths.tolist(), totals.tolist(), strict=True)
-    found = [(text[start : start + length], total) for start, length, total in places]
-    return sorted(found, key=lambda item: (-len(item[0]) * item[1], item[0]))[:most]
+    pieces = [(text[start : start + length], total) for start, length, total in places]
+    return sorted(pieces, key=lambda item: (-len(item[0]) * item[1], item[0]))[:most]
 
 
 def substrings(counts: dict[str, int], longest: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield for each length the repeated substrings: where in the joined words one begins, its length, its occurrences.
+    """Yield for each length the repeated substrings: start in the joined words, length and occurrences, all int64.
 
-    All int64. Substrings of one length are numbered, and those one longer are pairs of number and character, so that
-    nothing is hashed; a substring that does not repeat is not extended.
+    Substrings of one length are numbered, and longer ones are pairs of number and character, so that nothing is hashed.
+    A substring that does not repeat is not extended.
     """
     sizes = np.array([len(word) for word in counts])
     alphabet, codes = np.unique(code_points("".join(counts)), return_inverse=True)
@@ -72,45 +68,45 @@ def substrings(counts: dict[str, int], longest: int) -> Iterator[tuple[np.ndarra
 
 LONGEST = 16  # characters of a piece
 SEEDS = 5  # substrings that are tried, per piece
-MOST_SEEDS = 1_000_000  # that are tried where those leave too few pieces; SentencePiece's default
-SHARE = 0.75  # of the text: if words that repeat are so much of it, they are enough
+MOST_SEEDS = 1_000_000  # SentencePiece's default, if those leave too few pieces
+SHARE = 0.75  # of the text's characters: if repeated words have so many, they are enough
 DECIMALS = 6  # of a score: exp and log differ in their last bits between processors
-THREADS = 2  # of the trainer; a constant, since EM adds up floats: another number of threads, other pieces
-# What the trainer treats specially or drops: control characters and spaces, its marks for unknown characters and for
-# what cannot be decoded.
+THREADS = 2  # of the trainer; a constant, since EM sums floats, and another number of threads gives other pieces
+# Characters that the trainer treats specially or drops: control characters, spaces, and its marks for unknown
+# characters and for invalid bytes.
 RESERVED = [*map(chr, range(0x21)), "\x7f", "\x85", "\u2028", "\u2029", "\u2585", "\ufeff", "\ufffd"]
-UNKNOWN = "<unk>" * LONGEST  # longer than a piece, so that none is like it
+UNKNOWN = "<unk>" * LONGEST  # longer than any piece
 
 
 def model_of(words: Words, recipe: Recipe) -> Unigram:
-    """Return a Unigram model with all characters of these words; with fewer pieces where the text has no more."""
+    """Return a Unigram model with all characters of the words, of vocab_size pieces or all that the text has."""
     alphabet = set(words.characters)
     counts = words.counts | dict.fromkeys(sorted(alphabet.difference(*words.counts)), 1)
     size = recipe.vocab_size - len(recipe.fixed)
     scores = scored_pieces(counts, alphabet, size, SEEDS * size)
     if len(scores) < size:
-        # Repeats of few long words can take all seeds. How many pieces all seeds leave does not depend on the size, so
-        # that a vocabulary of so many pieces, or of fewer, can be trained.
+        # Repeats of a few long words can take all seeds. MOST_SEEDS does not depend on the size, so that the number of
+        # pieces that a message allows can be trained.
         scores = best(scored_pieces(counts, alphabet, MOST_SEEDS, MOST_SEEDS), alphabet, size)
     vocabulary = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
-    # Less than a text that spells a byte's piece has by its characters.
+    # The score is lower than the characters of a text that spells a byte's piece.
     never = 2 * len(BYTES[0]) * (vocabulary[-1][1] - 1)
     fixed = [(token, 0.0 if token in SPECIALS else never) for token in recipe.fixed]
     return Unigram(fixed + vocabulary, unk_id=SPECIALS.index("<unk>"), byte_fallback=recipe.byte_fallback)
 
 
 def best(scores: dict[str, float], alphabet: set[str], size: int) -> dict[str, float]:
-    """Return the characters and, up to a size, the other pieces with the highest scores."""
+    """Return the scores of all characters, and of the best other pieces, `size` in total."""
     others = sorted(scores.keys() - alphabet, key=lambda piece: (-scores[piece], piece))
     return {piece: scores[piece] for piece in [*sorted(alphabet), *others[: size - len(alphabet)]]}
 
 
 def scored_pieces(counts: dict[str, int], alphabet: set[str], most: int, seeds: int) -> dict[str, float]:
-    """Return the pieces that SentencePiece's trainer keeps, with their scores: every character, at most `most` pieces.
+    """Return the scores of the pieces that SentencePiece's trainer keeps: all characters, at most `most` pieces.
 
     counts    occurrences of each distinct word, "▁" only at its beginning, or nothing else
-    alphabet  the characters of all words
-    seeds     substrings that are tried
+    alphabet  characters of all words
+    seeds     number of substrings that are tried
     """
     proto = io.BytesIO()
     to_safe, from_safe = stand_ins(alphabet)
@@ -126,10 +122,10 @@ def scored_pieces(counts: dict[str, int], alphabet: set[str], most: int, seeds: 
 
 
 def enough(counts: dict[str, int], alphabet: set[str]) -> dict[str, int]:
-    """Return the words that pieces are judged by, and a word of each character that is in none of them.
+    """Return the counts of repeated words, and a word for each character that is in none of them.
 
-    Words that occur once take more than half of the time and save 0.5 % of the tokens, unless they are most of the
-    text, as in a language without spaces.
+    Words that occur once take more than half of the time and save 0.5 % of the tokens. They are kept if they are much
+    of the text, as in a language without spaces.
     """
     repeated = {word: count for word, count in counts.items() if count > 1}
     characters, all_characters = (sum(len(word) * count for word, count in c.items()) for c in (repeated, counts))
@@ -139,7 +135,7 @@ def enough(counts: dict[str, int], alphabet: set[str]) -> dict[str, int]:
 
 
 def fit(words: Iterator[str], vocab_size: int, seeds: str, proto: io.BytesIO) -> None:
-    """Run SentencePiece's trainer: choose pieces among the seeds, and all characters, and write the model to `proto`.
+    """Run SentencePiece's trainer: choose pieces among seeds and characters, and write the model to `proto`.
 
     words       lines of "WORD<tab>COUNT"
     vocab_size  number of pieces at most, the unknown piece included
@@ -180,7 +176,7 @@ def lines(counts: Iterable[tuple[str, int]], table: dict[int, str]) -> Iterator[
 
 
 def stand_ins(alphabet: set[str]) -> tuple[dict[int, str], dict[int, str]]:
-    """Return the tables for str.translate that replace RESERVED characters by unused ones, and back."""
+    """Return two tables for str.translate: from RESERVED characters to unused ones, and back."""
     unused = (chr(code) for code in range(0x10FFFD, 0xFFFF, -1) if chr(code) not in alphabet)
     pairs = [(char, next(unused)) for char in RESERVED if char in alphabet]
     return {ord(char): safe for char, safe in pairs}, {ord(safe): char for char, safe in pairs}

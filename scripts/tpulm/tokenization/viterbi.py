@@ -1,13 +1,13 @@
-"""The most likely cut of words into the pieces of a Unigram vocabulary (Kudo 2018), for many words at once.
+"""Cut words into the most likely pieces of a Unigram vocabulary (Kudo 2018), many words at once.
 
-What `tokenizers` does with a word (Unigram::encode_optimized) is done here for all words of a batch together, in a
-quarter of the time: the places of a word one after another, at each place the pieces that begin there from short to
-long, in float64. So the cuts are the same, also where two are equally likely.
+The algorithm is that of `tokenizers` (Unigram::encode_optimized) for all words of a batch together, in a quarter of the
+time: positions in order, at each position pieces from short to long, in float64. So the cuts are the same, also if two
+are equally likely.
 """
 
 import numpy as np
 
-# Ids of texts: those of one after another, int32 [tokens]; and the number of each text's, int64 [texts].
+# Ids of texts, one text after another, int32 [tokens]; and the number of tokens of each text, int64 [texts].
 Ids = tuple[np.ndarray, np.ndarray]
 
 
@@ -18,7 +18,7 @@ def flat(encodings: list) -> Ids:
 
 
 def interleaved(where: np.ndarray, ones: Ids, others: Ids) -> Ids:
-    """Return the ids of texts in their order: `ones` are those where `where`, bool of shape [texts], is true."""
+    """Return the ids of texts in their order: `ones` where `where`, bool of shape [texts], is true, else `others`."""
     lengths = np.empty(len(where), np.int64)
     lengths[where], lengths[~where] = ones[1], others[1]
     source = np.repeat(where, lengths)
@@ -34,18 +34,18 @@ MOST_TRANSITIONS = 1 << 25  # of the table, 4 bytes each
 class Segmenter:
     """Cuts words by a vocabulary.
 
-    A trie of the pieces: each prefix of a piece is a node, by number. Node 0 stands for what no piece begins with.
+    In the trie of the pieces, each prefix of a piece is a node. Node 0 stands for all other strings.
 
-    first  node of each character that a word may begin with, int32 of shape [code points]
-    next   node after a node and a character, int32 of shape [nodes that have one x classes of characters]
-    rows   where in `next` each node's begin; 0 for a node that no longer piece begins with: int32 of shape [nodes]
-    pieces id + 1 of the piece that a node is; 0 for a node that is none: int32 of shape [nodes]
+    first  node of each character at the beginning of a word, int32 of shape [code points]
+    next   node after a node and a character, int32 of shape [nodes with children x classes of characters]
+    rows   where the row of each node in `next` begins; 0 for a node without children: int32 of shape [nodes]
+    pieces id + 1 of the piece at a node; 0 without a piece: int32 of shape [nodes]
     """
 
     def __init__(self, vocabulary: list[tuple[str, float]]):
-        """Build the trie of the pieces, whose ids are their places. Raises ValueError where it would be too large."""
+        """Build the trie of the pieces, whose ids are their indices. Raises ValueError if it would be too large."""
         ids = {piece: number for number, (piece, _) in enumerate(vocabulary) if piece}
-        nodes = {prefix: 0 for piece in ids for prefix in prefixes(piece)}
+        nodes = {piece[:stop]: 0 for piece in ids for stop in range(1, len(piece) + 1)}
         nodes = {prefix: number for number, prefix in enumerate(nodes, start=1)}
         inner = dict.fromkeys(prefix[:-1] for prefix in nodes if len(prefix) > 1)
         classes = {character: 0 for piece in ids for character in piece[1:]}
@@ -71,7 +71,7 @@ class Segmenter:
     def fits(self, characters: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Return whether each word is short enough, and each of its characters a piece: bool of shape [words].
 
-        characters  code points of all words, integers of shape [characters]; lengths  those of each, none 0
+        characters  code points of all words, integers of shape [characters]; lengths  of the words, none 0
         """
         if not len(lengths):
             return np.empty(0, bool)
@@ -79,23 +79,23 @@ class Segmenter:
         return np.logical_and.reduceat(known, np.cumsum(lengths) - lengths) & (lengths <= LONGEST)
 
     def encode(self, characters: np.ndarray, lengths: np.ndarray) -> Ids:
-        """Return the ids of words that fit: int32 [tokens], and the number of each word's, int64 [words]."""
-        # The longest words first: those that have a character at a place are the first ones of all.
+        """Return the ids of words that fit: int32 [tokens], and the tokens of each word, int64 [words]."""
+        # With the longest words first, the words that reach a position are a prefix of all.
         order = np.argsort(-lengths, kind="stable")
         long_first = lengths[order]
         starts = (np.cumsum(lengths) - lengths)[order]
-        counts = np.searchsorted(-long_first, -np.arange(long_first[0] if len(lengths) else 0))  # longer than the place
+        counts = np.searchsorted(-long_first, -np.arange(long_first[0] if len(lengths) else 0))  # words that reach it
         columns = [characters[starts[:count] + place] for place, count in enumerate(counts.tolist())]
         backs, ends = self.best(columns, len(lengths))
         return traced(backs, ends, order, long_first)
 
     def best(self, columns: list[np.ndarray], words: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Return the last piece of the most likely cut up to each place of each word.
+        """Return the last piece of the most likely cut up to each position of each word.
 
-        columns  code points at each place, of the words that are so long: the longest words come first
+        columns  code points at each position of the words that reach it, the longest words first
 
-        Two lists, an entry for each number of characters, of the words that have so many: the length of the last piece,
-        uint8, and its id + 1, int32; both of shape [words].
+        Two lists, with an entry for each number of characters and the words that have so many: the length of the last
+        piece, uint8, and its id + 1, int32; both of shape [words].
         """
         sizes = [words, *map(len, columns)]
         classes = [self.classes[column] for column in columns]
@@ -107,8 +107,8 @@ class Segmenter:
             word = np.arange(len(column))
             for stop in range(place + 1, len(columns) + 1):
                 piece = self.pieces[node]
-                found = piece.nonzero()[0]
-                at, id_ = word[found], piece[found]
+                matches = piece.nonzero()[0]
+                at, id_ = word[matches], piece[matches]
                 likelihood = best[place][at] + self.score[id_]
                 better = (likelihood > best[stop][at]).nonzero()[0]
                 at = at[better]
@@ -130,7 +130,7 @@ def traced(backs: list[np.ndarray], ends: list[np.ndarray], order: np.ndarray, l
     """Return the ids of all words, from the last piece of each to its first.
 
     backs, ends     as `Segmenter.best` returns them
-    order, lengths  place of each word, the longest first, in the batch; its length
+    order, lengths  index in the batch, and length, of each word, the longest first
     """
     bases = np.cumsum([0, *map(len, backs)])
     back, end = np.concatenate(backs), np.concatenate(ends)
@@ -150,8 +150,3 @@ def traced(backs: list[np.ndarray], ends: list[np.ndarray], order: np.ndarray, l
     for step, (word, piece) in enumerate(steps, start=1):
         ids[stops[word] - step] = piece - 1
     return ids, in_batch
-
-
-def prefixes(piece: str) -> list[str]:
-    """Return all beginnings of a piece, itself too."""
-    return [piece[:stop] for stop in range(1, len(piece) + 1)]

@@ -1,4 +1,4 @@
-"""The ids of distinct words, for a tokenizer that cuts each word by itself."""
+"""Encode distinct words, with a tokenizer that cuts each word by itself, and remember their ids."""
 
 from collections.abc import Callable
 
@@ -10,20 +10,20 @@ from tokenizers import Tokenizer
 from tpulm.tokenization.viterbi import Ids, Segmenter, flat, interleaved
 
 WORDS_AT_ONCE = 1 << 17  # encoded by one call of the library, whose results take memory
-WORDS_OF_A_TEXT = 256  # that are encoded as one text, where that is possible
-KNOWN_WORDS, KNOWN_BYTES = 1 << 20, 1 << 28  # at most, about, whose ids are kept for the documents to come
+WORDS_OF_A_TEXT = 256  # that are encoded as one text, if that is possible
+KNOWN_WORDS, KNOWN_BYTES = 1 << 20, 1 << 28  # of words whose ids are remembered, at most, about
 
 
 class KnownWords:
-    """The words that came so far, and their ids.
+    """The words so far, and their ids.
 
-    words   distinct
-    ids     int32 of shape [tokens], those of one word after another
-    starts  where the ids of each word begin, and those of the last one end: int64 of shape [words + 1]
+    words   distinct words
+    ids     ids of one word after another, int32 of shape [tokens]
+    starts  where the ids of each word begin, and those of the last word end: int64 of shape [words + 1]
     """
 
     def __init__(self, encode: Callable[[pa.LargeStringArray], Ids]):
-        """Start with no word; `encode` returns the ids of new ones."""
+        """Start without words; `encode` returns the ids of new ones."""
         self.encode = encode
         self.forget()
 
@@ -33,15 +33,12 @@ class KnownWords:
         self.ids, self.starts = np.empty(0, np.int32), np.zeros(1, np.int64)
 
     def look_up(self, words: pa.LargeStringArray) -> np.ndarray:
-        """Return the number of each of these words, which are distinct, among the known ones: int64 of shape [words].
-
-        New words are encoded, and known from then on.
-        """
+        """Return the index of each of these distinct words in `words`, after adding the new ones: int64 [words]."""
         if len(self.words) > KNOWN_WORDS or self.words.nbytes + self.ids.nbytes > KNOWN_BYTES:
             self.forget()
-        found = pc.index_in(words, self.words)
-        new = words.filter(found.is_null())
-        numbers = found.fill_null(-1).to_numpy().astype(np.int64)
+        indices = pc.index_in(words, self.words)
+        new = words.filter(indices.is_null())
+        numbers = indices.fill_null(-1).to_numpy().astype(np.int64)
         numbers[numbers < 0] = len(self.words) + np.arange(len(new))
         parts = [self.encode(new.slice(start, WORDS_AT_ONCE)) for start in range(0, len(new), WORDS_AT_ONCE)]
         ids, lengths = zip((self.ids, np.diff(self.starts)), *parts, strict=True)
@@ -63,23 +60,20 @@ class AnyWords:
 
 
 class MarkedWords(AnyWords):
-    """Encodes words with a tokenizer that only marks where each begins (Metaspace) before its model cuts it."""
+    """Encodes words with a tokenizer that only marks the beginning of each (Metaspace) before its model cuts it."""
 
     def __init__(self, tokenizer: Tokenizer, mark: str, ends: str, replacements: list[tuple[str, str]], spec: dict):
-        """Take a tokenizer of which `marking` returned the mark, what ends a word and the replacements.
-
-        spec  tokenizer.json
-        """
+        """Take a tokenizer; mark, ends, replacements  as `marking` returns them; spec  tokenizer.json."""
         super().__init__(tokenizer)
         self.mark, self.ends, self.replacements = mark, ends, replacements
-        # No normalizer, no added tokens: what is left for them to do is done here.
+        # It has no normalizer and no added tokens: `encode` does their work.
         self.bare = Tokenizer(tokenizer.model)
         self.bare.pre_tokenizer = tokenizer.pre_tokenizer
         vocabulary = self.bare.get_vocab(with_added_tokens=False)
         self.begins = np.zeros(max(vocabulary.values()) + 1, bool)
         self.begins[[number for piece, number in vocabulary.items() if mark in piece]] = True
         self.segmenter = segmenter_of(spec["model"])
-        # Words that have the token for what is unknown in them are left to the library.
+        # Words that spell the unknown token are left to the library.
         unknown = spec["model"].get("unk_id")
         self.unknown = spec["model"]["vocab"][unknown][0] if self.segmenter and unknown is not None else None
 
@@ -98,11 +92,11 @@ class MarkedWords(AnyWords):
             plain = pc.and_not(plain, pc.match_substring(texts, self.unknown))
         if pc.all(plain).as_py():
             return self.encode_plain(texts)
-        other = super().encode(words.filter(pc.invert(plain)))
-        return interleaved(plain.to_numpy(zero_copy_only=False), self.encode_plain(texts.filter(plain)), other)
+        other_ids = super().encode(words.filter(pc.invert(plain)))
+        return interleaved(plain.to_numpy(zero_copy_only=False), self.encode_plain(texts.filter(plain)), other_ids)
 
     def encode_plain(self, texts: pa.LargeStringArray) -> Ids:
-        """Return the ids of words that are all a space and, after it, neither a space nor the mark."""
+        """Return the ids of words that consist of a space and, after it, neither a space nor the mark."""
         if not self.segmenter:
             return self.encode_together(texts)
         characters = np.frombuffer(content(texts).decode().encode("utf-32-le"), np.int32).copy()
@@ -113,10 +107,10 @@ class MarkedWords(AnyWords):
         return cut if fits.all() else interleaved(fits, cut, self.encode_together(texts.filter(pa.array(~fits))))
 
     def encode_together(self, texts: pa.LargeStringArray) -> Ids:
-        """Return the same from the library, which gets many words as one text: that takes two thirds of the time.
+        """Return the same ids from the library, which gets many words as one text: that takes two thirds of the time.
 
-        A piece with the mark can only be at the beginning of a word. So if there are as many as there are words, each
-        word begins with one. There are fewer where the vocabulary has not the mark.
+        A piece with the mark can only begin a word. So if there are as many as words, each word begins with one. There
+        are fewer if the vocabulary lacks the mark.
         """
         data, ends = content(texts), pc.cumulative_sum(pc.binary_length(texts)).to_pylist()
         stops = [*ends[WORDS_OF_A_TEXT - 1 : -1 : WORDS_OF_A_TEXT], *ends[-1:]]
@@ -138,10 +132,7 @@ def content(texts: pa.LargeStringArray) -> bytes:
 
 
 def segmenter_of(model: dict) -> Segmenter | None:
-    """Return a function that cuts words as a model does; None where the model does more.
-
-    model  of tokenizer.json
-    """
+    """Return a segmenter that cuts words as a model of tokenizer.json does; None if the model does more."""
     known = {"type", "unk_id", "vocab", "byte_fallback"}
     if (
         model["type"] != "Unigram"

@@ -1,4 +1,4 @@
-"""How a tokenizer treats each script (Latin, Arabic, ...) of a text."""
+"""Figures of a tokenizer for each script (Latin, Arabic, ...) of a text."""
 
 import unicodedata
 from collections import Counter
@@ -11,12 +11,12 @@ from tpulm.tokenization.folder import as_within_text
 from tpulm.tokenization.pipeline import BYTES
 
 KINDS = {"N": "digits", "P": "punctuation", "S": "symbols", "M": "marks"}
-FORMS = {"FULLWIDTH", "HALFWIDTH", "MODIFIER", "MATHEMATICAL"}  # come before the script in a name
+FORMS = {"FULLWIDTH", "HALFWIDTH", "MODIFIER", "MATHEMATICAL"}  # words before the script in a Unicode name
 
 
 @cache
 def script_of(character: str) -> str:
-    """Return the script of a letter, as the first word of its name in Unicode; what other characters are."""
+    """Return the script of a letter, from its Unicode name, or the kind of another character."""
     kind = unicodedata.category(character)[0]
     if kind != "L":
         return KINDS.get(kind, "other")
@@ -25,14 +25,13 @@ def script_of(character: str) -> str:
 
 
 def by_script(tokenizer: Tokenizer, unknown: int | None, words: Counter[str]) -> list[dict[str, Any]]:
-    """Return how words are cut, for each script the sum over the words that have most of their letters in it.
+    """Return counts and ratios for each script, summed over the words with most letters in it; largest script first.
 
-    unknown  id of the unknown token; words  how often each occurs. A word is cut by itself: `folder.as_within_text`.
+    unknown  id of the unknown token; words  occurrences of each, see `folder.as_within_text`
 
-    Those with the most characters, in this order: script; words, characters, tokens; uncovered, the characters without
-    a piece: unknown ones, and those of which bytes are the tokens; and what `ratios` returns.
+    Each entry: script, words, characters, tokens, uncovered (characters that are unknown, or bytes), and `ratios`.
     """
-    found: dict[str, Counter[str]] = {}
+    sums_of: dict[str, Counter[str]] = {}
     poor = {unknown, *(tokenizer.token_to_id(piece) for piece in BYTES)} - {None}
     spelled = tokenizer.id_to_token(unknown) if unknown is not None else ""
     order = sorted(words)
@@ -41,16 +40,17 @@ def by_script(tokenizer: Tokenizer, unknown: int | None, words: Counter[str]) ->
     for word, text, encoding in zip(order, texts, encodings, strict=True):
         letters = [character for character in word if character.isalpha()]
         script = Counter(map(script_of, letters or word)).most_common(1)[0][0]
-        sums, times = found.setdefault(script, Counter()), words[word]
+        sums, times = sums_of.setdefault(script, Counter()), words[word]
         sums.update(words=times, characters=times * len(word), tokens=times * len(encoding.ids))
         if not poor.isdisjoint(encoding.ids):
-            own = tokenizer.encode(text, add_special_tokens=False)
-            spans = {span for number, span in zip(own.ids, own.offsets, strict=True) if number in poor}
+            alone = tokenizer.encode(text, add_special_tokens=False)
+            spans = {span for number, span in zip(alone.ids, alone.offsets, strict=True) if number in poor}
             sums["uncovered"] += times * sum(stop - start for start, stop in spans if text[start:stop] != spelled)
     keys = ("words", "characters", "tokens", "uncovered")
-    by_size = sorted(found, key=lambda script: (-found[script]["characters"], script))
+    by_size = sorted(sums_of, key=lambda script: (-sums_of[script]["characters"], script))
     return [
-        {"script": script, **{key: found[script][key] for key in keys}, **ratios(found[script])} for script in by_size
+        {"script": script, **{key: sums_of[script][key] for key in keys}, **ratios(sums_of[script])}
+        for script in by_size
     ]
 
 

@@ -48,10 +48,10 @@ def standing_of_base(scores: Sequence[Score], characters: int | None) -> tuple[s
     figure = f"{score.value:.2f} bits per byte"
     if score.few:
         return f"It has {figure} on {too_few(score)}", False
-    if score.beside(unigram) != BETTER:
+    if score.verdict_against(unigram) != BETTER:
         return f"No better than token frequencies: {figure}, where they alone give {unigram:.2f}.", True
-    if score.beside(ngram) != WORSE:
-        how = "Better than" if score.beside(ngram) == BETTER else "As good as"
+    if score.verdict_against(ngram) != WORSE:
+        how = "Better than" if score.verdict_against(ngram) == BETTER else "As good as"
         return f"{how} a 5-gram model of the same text: {figure}, where that has {ngram:.2f}.", False
     sentence = f"Better than token frequencies, worse than a 5-gram model of the same text: {figure}, where that has "
     if characters is not None and characters > LITTLE:
@@ -67,7 +67,7 @@ def standing_of_tuned(scores: Sequence[Score]) -> tuple[str, bool]:
     better, simpler, few = after < before, None, ""
     if score and BASE in score.baselines:
         before, after, unit = score.baselines[BASE], score.value, "bits per byte"
-        better, simpler = score.few or score.beside(before) == BETTER, score.baselines.get("5-gram")
+        better, simpler = score.few or score.verdict_against(before) == BETTER, score.baselines.get("5-gram")
         few = f" The score is of {too_few(score)}" if score.few else ""
     verdict = f"{'Better' if better else 'No better'} than its base model on the finetuning text"
     baselines = f"that has {before:.2f}"
@@ -84,7 +84,7 @@ def standing_of_tuned(scores: Sequence[Score]) -> tuple[str, bool]:
         frequent = answers.baselines["most frequent response"]
         if answers.few:
             sentence = f"{sentence}; these are too few to compare, {FEWEST} are needed"
-        elif answers.beside(frequent) != BETTER:
+        elif answers.verdict_against(frequent) != BETTER:
             sentence, better = f"{sentence}; the most frequent response alone would be right in {frequent:.0%}", False
         sentences.append(f"{sentence}.")
     sentences.append(f"{verdict}: {after:.2f} {unit}, where {baselines}.{few}")
