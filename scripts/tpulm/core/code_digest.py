@@ -19,7 +19,7 @@ from tpulm.core.files import write_text
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS, LOCKS = ROOT / "scripts", ROOT / "envs"
 # Syntax trees take a second to read, which one start of Snakemake does for the following ones.
-CACHE = Path(".snakemake") / "code.json"
+CACHE, READER = Path(".snakemake") / "code.json", Path(__file__).read_bytes()
 # Modules that no artifact depends on: with stubs in their place, each stage writes the same bytes (a test).
 UNCOUNTED = frozenset(
     f"tpulm/{module}.py"
@@ -37,7 +37,6 @@ SOFTWARE = {
 }  # fmt: skip
 # Packages that compute for another one.
 BELOW = {"jax": ("jaxlib", "libtpu"), "keras_hub": ("keras",), "transformers": ("tokenizers",)}
-OTHER = "other"
 PINNED = re.compile(r"^([\w.-]+)(?:\[[^]]*\])?==([^\s;\\]+)", re.MULTILINE)
 
 
@@ -99,19 +98,23 @@ def pinned(environment: str) -> dict[str, str]:
     return dict(PINNED.findall((LOCKS / f"{environment}.txt").read_text(encoding="utf-8")))
 
 
-def imported_files(file: str, environment: str = "") -> list[str]:
-    """Return a file and the counted modules that it imports, through other modules too; paths below scripts/, sorted.
+def imported_files(script: str, environment: str = "") -> list[str]:
+    """Return a script and the counted modules that it imports, through other modules too; paths below scripts/, sorted.
 
-    Raises KeyError for a file that does not exist.
+    environment  of the script, if it is a backend's; the branches of all backends without it
     """
     files: set[str] = set()
-    queue = [file]
+    queue = [script]
     while queue:
         file = queue.pop()
         if file not in files:
             files.add(file)
             names = (name.replace(".", "/") + ".py" for name in source_of(file, environment).imports)
-            queue += [name for name in names if name in sources() and name not in UNCOUNTED]
+            queue += [name for name in names if name not in UNCOUNTED and (SCRIPTS / name).is_file()]
+    if read_now:
+        with contextlib.suppress(OSError):
+            write_text(CACHE, json.dumps(cached_sources()))
+        read_now.clear()
     return sorted(files)
 
 
@@ -122,42 +125,29 @@ class Source(NamedTuple):
     imports: list[str]
 
 
-def source_of(file: str, environment: str) -> Source:
-    """Return a file as it counts in an environment, which is a backend where the file has branches for one."""
-    by_backend = sources()[file]
-    return by_backend.get(environment) or by_backend.get(OTHER if environment else "") or by_backend[""]
+read_now: set[str] = set()  # keys of `cached_sources` that CACHE lacks
 
 
 @cache
-def sources() -> dict[str, dict[str, Source]]:
-    """Return every file below scripts/ by its path: with all branches by "", and where it has some, by their backends.
-
-    OTHER stands for a backend without a branch of its own.
-    """
-    contents = {path.relative_to(SCRIPTS).as_posix(): path.read_bytes() for path in sorted(SCRIPTS.rglob("*.py"))}
-    reader = hashlib.sha256(Path(__file__).read_bytes()).digest()
-    keys = {file: hashlib.sha256(reader + content).hexdigest() for file, content in contents.items()}
-    cached: dict[str, dict] = {}
+def cached_sources() -> dict[str, list]:
+    """Return digests and imports by a digest of a file's content and its environment, from CACHE."""
     with contextlib.suppress(OSError, ValueError):
-        cached = json.loads(CACHE.read_text(encoding="utf-8"))
-    read = {key: cached.get(key) or read_source(contents[file]) for file, key in keys.items()}
-    if read.keys() != cached.keys():
-        with contextlib.suppress(OSError):
-            write_text(CACHE, json.dumps(read))
-    return {file: {backend: Source(*source) for backend, source in read[key].items()} for file, key in keys.items()}
+        return json.loads(CACHE.read_text(encoding="utf-8"))
+    return {}
 
 
-def read_source(content: bytes) -> dict[str, Source]:
-    """Return a file of Python, see `sources`."""
-    tree = ast.parse(content)
-    backends = {*filter(None, map(backend_of_branch, ast.walk(tree)))}
-    backends |= {OTHER} if backends else set()
-    trees = {backend: Computing(backend).visit(ast.parse(content)) for backend in sorted(backends)}
-    trees[""] = Computing("").visit(tree)
-    return {
-        backend: Source(hashlib.sha256(serialized(tree).encode()).hexdigest()[:16], sorted({*imported_names(tree)}))
-        for backend, tree in trees.items()
-    }
+@cache
+def source_of(file: str, environment: str) -> Source:
+    """Return a file as it counts in an environment; "" keeps the branches of all backends."""
+    content, cached = (SCRIPTS / file).read_bytes(), cached_sources()
+    backend = "" if file.startswith("tpulm/") else environment  # only scripts have such branches
+    key = hashlib.sha256(b" ".join([READER, backend.encode(), content])).hexdigest()
+    if key not in cached:
+        tree = Computing(backend).visit(ast.parse(content))
+        digest = hashlib.sha256(serialized(tree).encode()).hexdigest()[:16]
+        cached[key] = [digest, sorted({*imported_names(tree)})]
+        read_now.add(key)
+    return Source(*cached[key])
 
 
 def imported_names(tree: ast.AST) -> Iterator[str]:
