@@ -14,9 +14,19 @@ SHELL := /bin/bash
 .PHONY: run setup setup-tests lint check test test-all architecture docs bench bench-data bench-vocabularies bench-steps bench-plan pictures lock presets format
 
 run: setup
+	@echo "building the example run of config.yaml; Snakemake lists its jobs in a moment"
 	@.venv/bin/snakemake
 	@.venv/bin/snakemake --report report.zip --quiet all
-	@echo "The report: results/report.html; Snakemake's own: report.zip. The artifacts: results/"
+	@echo "$$DONE"
+
+define DONE
+The report is results/report.html; Snakemake's own report is report.zip. Three things to try:
+    . .venv/bin/activate
+    python tools/try.py mlm/tiny --prompt "Return the [MASK] of the list."
+    snakemake -n      # after a change in config.yaml: the jobs that it makes stale
+    python tools/new_config.py YOUR.txt      # a config for your own text
+endef
+export DONE
 
 setup:
 	@$(SETUP)

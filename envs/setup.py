@@ -88,6 +88,8 @@ def main(names, named_python):
     python, after["python"] = find_python(named_python)
     if before == after:
         return
+    packages = sum(path.read_text().count("==") for path in locks)
+    print(f"installing {packages} packages of {' and '.join(wanted)} in .venv; that takes some minutes", flush=True)
     if before.get("python") != after["python"]:
         run(python, "-m", "venv", "--clear", str(folder))
     ready.unlink(missing_ok=True)

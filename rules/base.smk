@@ -45,7 +45,7 @@ rule write_base_tokenizer:
             if w.run in TRAINED_BASES
             else ancient(BASES[w.run].preset)
         ),
-        # It tells of changes of the preset.
+        # Snakemake compares a folder by its date only; this file changes with the content of the preset.
         fingerprint=lambda w: [] if w.run in TRAINED_BASES else BASES[w.run].fingerprint,
     output:
         "<results>/base/{run}/tokenizer.json",

@@ -64,12 +64,13 @@ OUTLINE = or_exit(Outline, config)
 EVALUATED = or_exit(Evaluations, OUTLINE, PATHS.exists)
 # Every text and set of records by its folder below results/, every run by its path.
 TEXTS, RECORDS, RUNS = OUTLINE.texts, OUTLINE.records, OUTLINE.runs
-or_exit(lambda: [records.shards for records in RECORDS.values()])  # looks for external shards
+or_exit(lambda: [records.shards for records in RECORDS.values()])  # so that a UserError about external shards comes now
 # By name: masked models and base models, those that are fetched, too; and those that are trained here.
 MASKED, BASES = OUTLINE.of_stage("mlm"), OUTLINE.of_stage("base")
 MLM, TRAINED_BASES, FINETUNE = map(OUTLINE.runs_of, STAGES)
 # Every chain of checkpoints, also of models on tasks, by its path, which is the wildcard `chain`.
 CHAINS = EVALUATED.chains
+# An input that is read where it is, not copied from a bucket first; the path or URL of an artifact.
 in_place, located = PATHS.in_place, PATHS.located
 
 

@@ -12,7 +12,7 @@ OPTIONS += (
     ["--config", *(f"{key}={json.dumps(value, default=str)}" for key, value in OVERRIDES.items())] if OVERRIDES else []
 )
 OPTIONS += ["--default-storage-provider", "gcs", "--default-storage-prefix", PATHS.bucket] if PATHS.bucket else []
-# For a user, who types the command where this one was typed.
+# The same options for commands in messages, which a user types in the folder where this command was typed.
 TYPED = (["-d", str(workflow.overwrite_workdir)] if workflow.overwrite_workdir else []) + OPTIONS
 # Arguments of another Snakemake process that lists the outputs of this workflow.
 SNAKEMAKE_ARGUMENTS = {

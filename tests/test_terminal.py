@@ -262,7 +262,7 @@ def test_where_nothing_is_shown_in_place_jobs_that_run_elsewhere_are_told(tmp_pa
     last.close()
     head, train, plan = stream.getvalue().splitlines()[3:6]
     assert head == "2 running, 5 of 5 left" and plan.strip().endswith("plan_training a")
-    assert "train_mlm tiny 00000750  step 415/750  0.7 min to the checkpoint  loss 5.9734" in train
+    assert "train_mlm tiny 00000750  step 415/750  0.7 min left  loss 5.9734" in train
     assert "running" not in told_here.getvalue() and "\x1b" not in stream.getvalue()
 
 
@@ -284,7 +284,7 @@ def test_a_training_shows_its_progress_in_place(tmp_path, monkeypatch):
     shown.close()
     written = stream.getvalue()
     metrics = (
-        "tiny 00000750  step 415/750  0.7 min to the checkpoint  loss 5.9734  accuracy 0.095  learning rate 0.003  "
+        "tiny 00000750  step 415/750  0.7 min left  loss 5.9734  accuracy 0.095  learning rate 0.003  "
         "31,868 tokens/s  MFU 41.3%\n"
     )
     assert re.search(f"{re.escape(metrics)}.* tiny 00001500  \n\\x1b\\[3A\r", written) and written.endswith(ERASE)

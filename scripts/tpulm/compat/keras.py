@@ -1,4 +1,4 @@
-"""Private names of Keras 3.15. Call tpulm.training.runtime.start before importing it."""
+"""What is used of Keras 3.15 beyond its public interface. Call tpulm.training.runtime.start before importing it."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -58,7 +58,7 @@ def kernel_alone(layer: keras.layers.Dense | keras.layers.EinsumDense) -> keras.
     """Return the kernel of a layer with LoRA without its adapter.
 
     Why: `layer.kernel` is the sum of both.
-    Until: as of `replace_call`.
+    Until: Keras applies adapters to the inputs of a layer.
     """
     return layer._kernel
 
@@ -66,13 +66,13 @@ def kernel_alone(layer: keras.layers.Dense | keras.layers.EinsumDense) -> keras.
 def layout_of(variable: keras.Variable) -> Any:
     """Return the layout of a variable; None if it has none yet.
 
-    Why, until: as of `set_layout`.
+    Why, until: see `set_layout`.
     """
     return getattr(variable, "_layout", None)
 
 
 def set_layout(variable: keras.Variable, layout: Any) -> None:
-    """Set the layout of a variable without a value.
+    """Set the layout of a variable that has no value yet.
 
     Why: Keras sets the layout with the value; a plan has no values, and must be sharded as in training.
     Until: variables of a StatelessScope have a layout.
@@ -81,7 +81,7 @@ def set_layout(variable: keras.Variable, layout: Any) -> None:
 
 
 def round_weights_only(layer: keras.layers.Layer) -> None:
-    """Let an int8 layer use its inputs without rounding.
+    """Quantize only the weights of an int8 layer: it computes with its inputs as they are.
 
     Why: a layer that is built from a dtype policy also rounds its inputs, unlike one that is quantized with
     `Int8QuantizationConfig(activation_quantizer=None)`.
@@ -91,7 +91,7 @@ def round_weights_only(layer: keras.layers.Layer) -> None:
 
 
 def scale_in_kernel(layer: keras.layers.EinsumDense, scale: Any) -> Any:
-    """Return the scales of an int8 kernel in a shape by which the kernel can be divided.
+    """Return the scales of an int8 kernel in a shape that broadcasts: kernel / scales is the dequantized kernel.
 
     Why: EinsumDense stores its scales in the axes of its outputs; adapters are merged into dequantized kernels.
     Until: layers return their kernels dequantized.

@@ -26,7 +26,7 @@ QUERY_NORMS = ("query_dense_layernorm", "key_dense_layernorm")
 def attention_of(block: keras.layers.Layer) -> keras.layers.Layer:
     """Return the attention layer of a decoder block of Gemma or Llama.
 
-    Why, until: as of `attend_by_kernel`.
+    Why, until: see `attend_by_kernel`.
     """
     return block.attention if hasattr(block, "attention") else block._self_attention_layer
 

@@ -34,7 +34,7 @@ class Tpu:
     flops              peak bfloat16 operations per second
     hbm                bytes of memory
     hbm_bandwidth      bytes per second
-    ici_bandwidth      bytes per second over the links between chips, all directions together, one way
+    ici_bandwidth      bytes per second over all links of a chip to other chips together, in one direction
     devices            of one chip, as JAX counts them
     counts             unit of the number in a slice's name: "chips", or "cores", of which a chip has two
     dimensions         of the mesh of chips
@@ -129,7 +129,7 @@ def is_tpu(accelerator: str) -> bool:
 
 
 def parse_tpu(accelerator: str) -> tuple[str, int]:
-    """Return version and number of a slice's name: ("v5e", 8) of v5e-8. Raises UserError for another name."""
+    """Return version and size of v5e-8: ("v5e", 8), in units of `Tpu.counts`. Raises UserError for another name."""
     if not is_tpu(accelerator):
         versions = ", ".join(TPUS)
         raise UserError(f'"{accelerator}" is not a TPU slice; allowed: one of {versions}, and a size, such as v5e-8.')
@@ -138,7 +138,7 @@ def parse_tpu(accelerator: str) -> tuple[str, int]:
 
 
 def parse_gpu(accelerator: str) -> tuple[str, int]:
-    """Return kind and number of GPUs: ("h100", 4) of h100:4."""
+    """Return kind and number of the GPUs of a host: ("h100", 4) of h100:4. Raises ValueError for another form."""
     kind, number = accelerator.split(":")
     return kind, int(number)
 
@@ -155,7 +155,7 @@ def peak_flops(device_kind: str) -> float | None:
 def tpu_name(versions: Collection[str] | None, requested: str) -> str:
     """Return JAX's name of a TPU of one of these versions, such as "TPU v3", or "TPU v2 or TPU v3".
 
-    versions   empty if no config can name it; None if they are not known: the name is TPU
+    versions   that it may have; empty for one that no config can name; None for unknown ones, which gives "TPU"
     requested  accelerator of the run, which decides between several versions; "" for none
     """
     if versions is None:
@@ -166,13 +166,13 @@ def tpu_name(versions: Collection[str] | None, requested: str) -> str:
 
 
 def mean_watts(kind: str, number: int) -> float | None:
-    """Return the mean power of training devices in watts, by JAX's name of them; None if it is not published."""
+    """Return the mean power of `number` training devices together, in watts, by JAX's name; None if not published."""
     version = JAX_TPUS.get(kind)
     return TPU_WATTS[version] * number / TPUS[version].devices if version in TPU_WATTS else None
 
 
 def slice_named(kind: str, number: int) -> str | None:
-    """Return the name of the slice with this number of devices, by JAX's name of them; None for other devices."""
+    """Return the name of the slice with `number` devices, such as v5e-8, by JAX's name; None if they are no TPUs."""
     version = JAX_TPUS.get(kind)
     if version is None:
         return None
@@ -226,7 +226,7 @@ def slice_hosts(accelerator: str) -> int:
 
 
 def check_hosts(hosts: int, accelerator: str, allowed: Collection[int]) -> None:
-    """Raise UserError if a run trains on another number of hosts than its slice has.
+    """Raise UserError if the number of hosts of a run is not one that its slice can have.
 
     allowed  possible numbers of hosts of the slice in this environment, ascending
     """

@@ -6,7 +6,7 @@ import unicodedata
 
 LONGEST = 2000  # characters of a sentence; data can have names of any length
 CONTROL = {"Cc", "Cs", "Zl", "Zp"}  # categories of Unicode: what a terminal, or a reader of lines, takes for a command
-DIRECTIONS = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}  # what follows reads backwards
+DIRECTIONS = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}  # controls that reorder text
 
 
 class UserError(Exception):
@@ -27,13 +27,13 @@ def printable(text: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's text, shortened, with URLs without their queries."""
+    """Return the first line of an error's text, at most 200 characters, URLs without queries; its type without text."""
     text = str(error).strip().splitlines()
     return re.sub(r"(https?://[^\s?]+)\?\S+", r"\1", text[0])[:200].rstrip(". :") if text else type(error).__name__
 
 
 def describe(value: object) -> str:
-    """Return a value in the form in which the user wrote it, shortened."""
+    """Return a value as messages show it: text in quotes, shortened; "empty" for None; "a mapping" or "a list"."""
     if value is None:
         return "empty"
     if isinstance(value, bool):

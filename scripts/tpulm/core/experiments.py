@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parents[3]  # the folder of the workflow
 
 
 def check_config(may_be_new: bool) -> None:
-    """Raise UserError if this folder has no config.yaml.
+    """Raise UserError if this folder has no config.yaml, and delete it if a misspelled -d has just created it.
 
-    may_be_new  whether `snakemake -d` may have created the folder by a misspelled name: if it holds nothing but the log
-                of this command, it is deleted
+    may_be_new  whether `snakemake -d` was given: a folder that holds at most the log of this command is then deleted,
+                its parent too if that is empty, and the working folder becomes the parent
     """
     if CONFIG.is_file():
         return
@@ -48,7 +48,7 @@ def find_experiment(name: str) -> Path | None:
 
 
 def nearest(folder: Path) -> str:
-    """Return a hint at the experiment that may have been meant."""
+    """Return the end of an error: the experiment beside `folder` with a similar name, else an example of one."""
     names = sorted(path.parent.name for path in folder.parent.glob(f"*/{CONFIG}"))
     close = difflib.get_close_matches(folder.name, names, n=1)
     if close:
@@ -59,7 +59,7 @@ def nearest(folder: Path) -> str:
 
 
 def typed_path(folder: Path) -> str:
-    """Return the last two names of a folder's path."""
+    """Return the last two parts of a folder's path, as users type it: experiments/tiny."""
     return "/".join(folder.parts[-2:])
 
 
@@ -69,7 +69,7 @@ def add_directory(parser: argparse.ArgumentParser) -> None:
 
 
 def enter(arguments: argparse.Namespace) -> None:
-    """Change to the folder of -d; paths of --configfile stay relative to the folder before. Raises UserError."""
+    """Change to the folder of -d, with paths of --configfile made absolute. Raises UserError for an absent folder."""
     if arguments.directory is None:
         return
     if getattr(arguments, "configfile", None):
@@ -88,6 +88,6 @@ def from_workflow(path: str | Path) -> str:
 
 
 def directory_option() -> str:
-    """Return the option -d for a command that is typed in the workflow's folder; "" if that is the working folder."""
+    """Return "-d FOLDER " for a command typed in the workflow's folder, with the space; "" in the workflow's folder."""
     here = Path.cwd()
     return "" if here.resolve() == ROOT else f"-d {shlex.quote(from_workflow(here))} "

@@ -75,7 +75,7 @@ def line(record: dict) -> str:
         accuracy = f", accuracy {held_out['accuracy']:.3f}" if "accuracy" in held_out else ""
         return f"step {record['step']}  held-out loss {held_out['loss']:.4f}{accuracy}"
     left = record["seconds_left"]
-    time_left = "with the compilation" if left is None else f"{left / 60:.1f} min to the checkpoint"
+    time_left = "with the compilation" if left is None else f"{left / 60:.1f} min left"
     mfu = f"  MFU {record['mfu']:.1%}" if record["mfu"] is not None else ""
     return (
         f"step {record['step']}/{record['last_step']}  {time_left}  loss {record['loss']:.4f}  "

@@ -22,13 +22,14 @@ Scored = tuple[Score, Mapping[str, float]]  # a score and its value by item, emp
 
 
 def interval(values: np.ndarray, weights: np.ndarray | None = None) -> Limits:
-    """Return the 95 % percentile interval of a weighted mean, items drawn with replacement; None below FEWEST items.
+    """Return (low, high), the 95 % interval of a weighted mean; (None, None) for fewer than FEWEST items.
 
     values   float64 [items]
     weights  float64 [items], such as bytes; 1 by default
 
-    If all values are 0, or all are 1, resamples do not differ: then the interval is that of Wilson (1927) for a share.
-    Equal items in equal order have the same interval.
+    The limits are percentiles of the means of RESAMPLES samples of items, drawn with replacement. If all values are 0,
+    or all are 1, without weights, these do not differ: then the interval is that of Wilson (1927) for a share. The same
+    values in the same order have the same interval.
     """
     if len(values) < FEWEST:
         return None, None
@@ -53,10 +54,10 @@ def mean_score(
     weights: np.ndarray | None = None,
     **fields: Any,
 ) -> Scored:
-    """Return the weighted mean over items as a score with its interval, and the weighted value of each item.
+    """Return the weighted mean over items as a `Score`, and by item its value times its weight over the mean weight.
 
     values     float64 [items]
-    baselines  float64 [items] of other models, by name
+    baselines  float64 [items] of other models, by name; the score has their weighted means
     weights    float64 [items], such as bytes; 1 by default
     fields     other fields of the score
     """

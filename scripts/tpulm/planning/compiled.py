@@ -31,11 +31,12 @@ def program_sha256(lowered: jax.stages.Lowered) -> str:
 
 
 def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: list, attended: float = 1.0) -> dict:
-    """Return the facts of a compiled program, per device; they are cached by program, slice and compiler.
+    """Return memory, FLOPs and traffic of a program per device; they are cached by program, slice and compiler.
 
     Keys: arguments, temporaries, program, total, usable (bytes of memory), program_sha256, those of `total_work`. For a
     program that does not fit, the compiler reports only total and usable: arguments, temporaries, program and flops are
-    None. Otherwise usable is None. A program larger than the HBM does not fit, even if the compiler takes it.
+    None, and the other keys of `total_work` are absent. For one that fits, usable is None. A program larger than
+    the HBM does not fit, even if the compiler takes it.
 
     devices   of a topology description, in the order of the program's partitions
     attended  see `tpulm.planning.totals.total_work`

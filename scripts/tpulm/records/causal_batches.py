@@ -40,14 +40,14 @@ def held_out_batches(records: Records, recipe: dict) -> Iterator[dict[str, np.nd
 
 
 def predicted(records: Records) -> str:
-    """Return the tokens of the loss: responses or all."""
+    """Return which tokens count in the loss: "responses" or "all"."""
     return "responses" if records.manifest.get("responses") else "all"
 
 
 def arrays(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> dict[str, np.ndarray]:
     """Return tokens, int32 [n, sequence_length + 1], and mask, bool of that shape, False for padding.
 
-    With packing: segments also segment_ids, int32 of that shape: 1, 2, ... for the documents of a record. If the
+    With `packing: segments` also segment_ids, int32 of that shape: 1, 2, ... for the documents of a record. If the
     responses count also loss_mask, int32 of that shape: 1 for their tokens.
     upcoming  see `Records.features`
     """
@@ -72,7 +72,9 @@ def held_out_indices(records: int) -> np.ndarray:
 def causal_lm(batch: dict) -> tuple:
     """Return inputs, labels (each next token) and weights of a causal model for a batch.
 
-    labels   int32 [records, sequence_length]; weights  float32 of that shape, 1 for `predicted_tokens`
+    inputs   token_ids and padding_mask, int32 [records, sequence_length]; with segment ids, these are the mask
+    labels   int32 of that shape
+    weights  float32 of that shape, 1 for `predicted_tokens`
     """
     tokens, padding_mask = batch["tokens"], batch.get("segment_ids", batch["mask"])
     inputs = {"token_ids": tokens[:, :-1], "padding_mask": padding_mask[:, :-1].astype("int32")}

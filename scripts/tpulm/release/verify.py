@@ -105,7 +105,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def main(default: str | None = None) -> None:
-    """Check the archive of the command line, or `default`, the archive that runs this program."""
+    """Check an archive, and with --rebuild make it again. Exits with an error if it is damaged or differs.
+
+    default  the archive that runs this program; None for the one that the command line names
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     if default is None:
         parser.add_argument("archive", type=Path, help="NAME-VERSION.zip")

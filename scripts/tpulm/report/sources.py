@@ -81,7 +81,7 @@ def as_script(identifier: str, value: object) -> Markup:
 
 
 def figure(value: float) -> str:
-    """Return a number with four significant digits and thousands separators."""
+    """Return a number with thousands separators: integers in full, others with at most four decimals."""
     if isinstance(value, int) or (abs(value) >= 1e4 and math.isfinite(value)):
         return f"{value:,.0f}"
     if value and abs(value) < 1e-3:
@@ -151,7 +151,7 @@ def names_below(paths: Iterable[str | Path], results: str | Path) -> dict[str, P
 
 
 def devices_of(recipe: Mapping[str, Any], sources: Sources) -> dict[str, str]:
-    """Return the devices of each run's last training in words, by the run's label; empty if unknown."""
+    """Return the devices of each run's last training in words, by the run's label; "" for unknown devices."""
     timings = {run["label"]: sources.columns(f"{run['folder']}/timings.csv") for run in recipe["runs"]}
     return {label: devices_in_words(str(columns.get("devices", [""])[-1])) for label, columns in timings.items()}
 

@@ -10,7 +10,7 @@ from tpulm.specs.byte_level import LLAMA3_VOCABULARY, QWEN2_VOCABULARY, QWEN3_VO
 
 @dataclass(frozen=True)
 class VocabularyKind:
-    """What the vocabulary of an architecture has in it.
+    """The vocabulary that the class of an architecture expects.
 
     tokenizer   keras-hub's class for a SentencePiece vocabulary
     bos, eos    pieces of that vocabulary before and after a document, which the class expects
@@ -52,9 +52,11 @@ def vocabulary_in(folder: Path) -> Path:
 def vocabulary_recipe(base: Mapping) -> dict[str, Any]:
     """Return the recipe of the training of a base model's vocabulary.
 
-    vocab_size, seed  as they are there
-    marks             of a SentencePiece vocabulary, the pieces before and after a document
-    byte_level        of another one, the architecture that has it
+    base              its section of the config
+
+    vocab_size, seed  as in the section
+    marks             for a SentencePiece vocabulary: the pieces before and after a document
+    byte_level        for a vocabulary of byte-level BPE: the name of the architecture
     """
     name, common = base["model"]["architecture"], {key: base[key] for key in ("vocab_size", "seed")}
     if base["tokenizer"] == "byte-level-bpe":

@@ -16,7 +16,7 @@ MOST = 2**31 - 1  # largest count or theta
 class Kind:
     """The sizes of an architecture.
 
-    sizes            default values by name; counts, except for
+    sizes            default values by name; whole numbers, except those in shares and thetas
     shares           numbers from 0 to less than 1
     thetas           numbers above 0, at most MOST
     built_in         fixed settings, which are in config.json
@@ -89,7 +89,7 @@ def opens(config: Mapping) -> bool:
 
 
 def config_recipe(config: Mapping) -> dict:
-    """Return the config.json of a model in the form of `model` of a run.
+    """Return the section `model` of a run for the model of a config.json, given its content.
 
     The number of token types is left out: texts have only the first one, whose embedding is added to the positions.
     """
@@ -102,7 +102,7 @@ def config_recipe(config: Mapping) -> dict:
 
 
 def exported_model(model: Mapping, backend: str) -> dict:
-    """Return the sizes and settings for the config.json of a run's model; model  as in the config."""
+    """Return the keys of config.json for a run's model, named as in transformers; model  its section of the config."""
     kind = KINDS.get(model["architecture"], Kind({}, {}))
     defaults = kind.in_transformers if backend == "tensorflow" else kind.built_in
     return {**defaults, **model, "model_type": model["architecture"]}

@@ -16,7 +16,7 @@ LORA_KEYS = ("rank", "alpha", "targets", "base_precision")
 
 
 def pick(recipe: Mapping, *keys: str) -> dict:
-    """Return the items of a recipe with these keys."""
+    """Return the items of a recipe with these keys. Raises KeyError for a key that it lacks."""
     return {key: recipe[key] for key in keys}
 
 
@@ -26,7 +26,7 @@ def given(recipe: Mapping, *keys: str) -> dict:
 
 
 def differing(recipes: list[Mapping]) -> list[dict[str, Any]]:
-    """Return the values of each recipe, by dotted key, that differ between the recipes."""
+    """Return for each recipe, in order, the values that are not the same in all recipes, by dotted key."""
     flat = [dict(flattened(recipe)) for recipe in recipes]
     keys = sorted({key for recipe in flat for key in recipe})
     varying = [key for key in keys if len({json.dumps(recipe.get(key)) for recipe in flat}) > 1]

@@ -2,9 +2,10 @@
 
 
 def files_of_shard(shard: int, shards: int, files: int) -> range:
-    """Return the files of a split with a shard's documents: one, or several that no other shard reads.
+    """Return the indices of a split's files with a shard's documents: one, or several that no other shard reads.
 
-    shards, files  numbers of the split
+    shard          counted from 0
+    shards, files  how many of them the split has
     """
     if shards <= files:
         return range(shard * files // shards, (shard + 1) * files // shards)

@@ -16,7 +16,7 @@ from tpulm.specs.record_arrays import Arrays, causal_arrays, labelled_arrays, ma
 
 
 def promised(recipe: Mapping) -> dict:
-    """Return the metrics of a run that does not promise its bytes; none for one that does."""
+    """Return the metrics that mark a run whose bytes may differ from run to run; {} for one that promises them."""
     if recipe.get("determinism", "bytes") == "bytes":
         return {}
     return {"determinism": recipe["determinism"], "bytes_promised": False}
@@ -224,7 +224,7 @@ class TrainingStep:
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """The metrics of its held-out predictions, see `tpulm.training.history.held_out_metrics`."""
+        """The names of the metrics of its held-out predictions, see `tpulm.training.history.held_out_metrics`."""
         if self.head is None:
             return ("loss", "accuracy", "perplexity", "predictions")
         return ("loss", "predictions") if self.head.predict == NUMBER else ("loss", "accuracy", "predictions")

@@ -52,6 +52,7 @@ class Recipe:
 def untrained(model: models.Model, recipe: Recipe, alphabet: set[str] | None = None) -> Tokenizer:
     """Return a tokenizer with a recipe's normalizer, pre-tokenizer and decoder, and the template of [CLS] and [SEP].
 
+    model     with or without a vocabulary; its special tokens are added by `assemble` alone
     alphabet  characters of the vocabulary, if it lacks some of the text; None if it has all
     """
     tokenizer = Tokenizer(model)

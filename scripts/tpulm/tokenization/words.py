@@ -48,7 +48,7 @@ class Words:
     long: int = 0
 
     def restricted(self, alphabet: set[str]) -> "Words":
-        """Return the words cut at characters that an alphabet lacks."""
+        """Return the words without the characters that an alphabet lacks: a word is cut there into several."""
         rare = set(self.characters) - alphabet
         counts = self.counts
         if rare:
@@ -181,7 +181,7 @@ def slices(special: re.Pattern, batches: Iterable[list[str]]) -> Iterator[list[s
 
 
 def most_frequent(chunks: Counter[str], tally: Tally) -> tuple[Counter[str], int]:
-    """Return the most frequent chunks, up to LIMIT, and their size; add the characters of the others to `tally`."""
+    """Return the most frequent chunks of a size up to LIMIT, and that size; count the others' characters in `tally`."""
     order = sorted(chunks.items(), key=lambda item: (-item[1], crc32(item[0].encode()), item[0]))
     sizes = list(accumulate(len(chunk) + WORD for chunk, _ in order))
     number = bisect_right(sizes, LIMIT)

@@ -36,7 +36,7 @@ DAMAGES = (OSError, ValueError, KeyError, TypeError)  # raised by reading a dama
 
 
 def key_of(recipe: dict, code: str, inputs: Iterable[str]) -> str:
-    """Return the fingerprint of a segment's recipe and code, and of the files that it depends on; one may be absent."""
+    """Return 16 hex digits that identify a segment: its recipe, code and input files, of which one may be absent."""
     digests = [digest_of(path) for path in inputs]
     return hashlib.sha256(json.dumps([recipe, code, digests], sort_keys=True).encode()).hexdigest()[:16]
 

@@ -207,6 +207,8 @@ class Trainer:
         """Train from step `first`, counted from 0, on the arrays of `load`, see `global_batches`.
 
         rates  float32 [steps], learning rates; callbacks  called between two steps
+
+        Raises UserError for a loss that is not finite.
         """
         if not len(rates):
             return

@@ -99,7 +99,7 @@ def make_train_step(
         return TrainState(slots, random, trainable), jnp.stack([loss, accuracy, global_norm(gradients)])
 
     def split(array: jax.Array) -> jax.Array:
-        """Return [records, ...] as [microbatches, records / microbatches, ...], each sharded as the whole was."""
+        """Return [records, ...] as [microbatches, records / microbatches, ...], interleaved to keep the sharding."""
         rows = array.reshape(array.shape[0] // microbatches, microbatches, *array.shape[1:])
         return jnp.swapaxes(rows, 0, 1)
 

@@ -184,7 +184,9 @@ class Terminal(logging.Handler):
             with cast(AbstractContextManager, self.lock), contextlib.suppress(BrokenPipeError):
                 jobs = list(self.running.values())[: max(1, rows - 3)]
                 lines = [f"{len(self.running)} running, {self.left} of {self.total} left{self.rest()}"]
-                lines += [f"  {lasted(since)}  {label}  {progress(label, logs)}" for label, logs, since in jobs]
+                lines += [
+                    f"  {lasted(since)}  {shortened(label)}  {progress(label, logs)}" for label, logs, since in jobs
+                ]
                 end = ""
                 if self.in_place:  # the cursor goes back to the beginning
                     lines, end = [line[: columns - 1] for line in lines], f"\x1b[{len(lines)}A\r"
@@ -205,6 +207,11 @@ def progress(label: str, logs: list[str]) -> str:
     """Return the progress of a job that trains, by the live metrics next to its log; empty for other jobs."""
     record = live_metrics.latest(Path(logs[0]).with_name(live_metrics.FILE)) if logs else None
     return live_metrics.line(record) if record and label.endswith(f" {record['last_step']:08d}") else ""
+
+
+def shortened(label: str) -> str:
+    """Return a label in at most 38 columns, so that 80 have room for the time that is left."""
+    return label if len(label) <= 38 else f"{label[:11]}...{label[-24:]}"
 
 
 def moment(event: str, label: str) -> str:
