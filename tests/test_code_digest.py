@@ -179,6 +179,8 @@ class Module(types.ModuleType):
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
+        if name.isupper():
+            return ""
         return type(name, (Exception,), {}) if name == "UserError" else Stub()
 
 from tpulm.core.code_digest import UNCOUNTED

@@ -31,11 +31,12 @@ from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
 from snakemake.iocontainers import InputFiles
 from tpulm.core import job_record
-place, code = sys.argv[3], [sys.argv[1] + "/archive/keep_run.py", sys.argv[1] + "/../envs/jax.txt"]
+place = sys.argv[3]
 os.makedirs(place + "results", exist_ok=True)
 open(place + "results/text", "w").write("text")
-inputs = InputFiles(fromdict={"text": place + "results/text", "code": code})
-snakemake = SimpleNamespace(rule="train", wildcards={}, threads=1, params={"recipe": {"last": 20}}, input=inputs,
+inputs = InputFiles(fromdict={"text": place + "results/text"})
+params = {"recipe": {"last": 20}, "code": "scripts/mlm/train_mlm_jax.py jax 0123456789abcdef"}
+snakemake = SimpleNamespace(rule="train", wildcards={}, threads=1, params=params, input=inputs,
                             output=[place + "results/model"])
 with job_record.recorded(place + "logs/train.log", print):
     if sys.argv[2] == "killed":
@@ -66,7 +67,8 @@ def test_every_attempt_is_recorded_until_the_job_is_stale_again(tmp_path):
     assert job["rule"] == "train" and job["params"] == {"last": 20} and job["host"]["processors"] >= 1
     assert job["outputs"] == {"results/model": hashlib.sha256(b"weights").hexdigest()}
     assert job["inputs"] == {"results/text": hashlib.sha256(b"text").hexdigest()}
-    assert job["script"] == "scripts/archive/keep_run.py" and list(job["code"]) == [job["script"]]
+    assert job["script"] == "scripts/mlm/train_mlm_jax.py" and "scripts/tpulm/specs/schedule.py" in job["code"]
+    assert job["script"] in job["code"] and "scripts/tpulm/core/secrets.py" not in job["code"]
     assert {"jax", "keras"} <= job["packages"].keys() and "idna" not in job["packages"]
     attempt(tmp_path, "well")
     assert len(jobs_of(tmp_path)[0]["attempts"]) == 1

@@ -96,10 +96,10 @@ def test_a_snapshot_of_another_segment_is_not_used(snapshots, tmp_path):
     file = tmp_path / "manifest.json"
     file.write_text("a")
     recipe = {"first": 0, "last": 20, "seed": 1}
-    keys = [key_of(recipe, [str(file)]), key_of(recipe | {"seed": 2}, [str(file)])]
+    keys = [key_of(recipe, "a", [str(file)]), key_of(recipe | {"seed": 2}, "a", [str(file)])]
     file.write_text("b")
-    keys.append(key_of(recipe, [str(file)]))
-    assert len(set(keys)) == 3 and keys[2] == key_of(dict(reversed(recipe.items())), [str(file)])
+    keys += [key_of(recipe, "a", [str(file)]), key_of(recipe, "b", [str(file)])]
+    assert len(set(keys)) == 4 and keys[2] == key_of(dict(reversed(recipe.items())), "a", [str(file)])
     ours, theirs = (Snapshots(snapshots.folder, key) for key in keys[:2])
     theirs.save(12, PARTS, SHAPES, {})
     assert latest(ours) is None and latest(theirs).step == 12
