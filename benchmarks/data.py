@@ -59,8 +59,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from tokenizers import models, trainers
 from tpulm.corpus.documents import read_texts
-from tpulm.tokenization.pipeline import Recipe, untrained
-tokenizer = untrained(models.Unigram(), Recipe("unigram", int(sys.argv[4])))
+from tpulm.tokenization.pipeline import Recipe, tokenizer_around
+tokenizer = tokenizer_around(models.Unigram(), Recipe("unigram", int(sys.argv[4])))
 special = ["[CLS]", "[SEP]", "<unk>", "<pad>", "[MASK]"]
 trainer = trainers.UnigramTrainer(vocab_size=int(sys.argv[4]), unk_token="<unk>", special_tokens=special)
 tokenizer.train_from_iterator(read_texts(sys.argv[2]), trainer=trainer)

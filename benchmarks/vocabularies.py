@@ -73,7 +73,7 @@ def train_here(model: str, size: int, documents: Iterator[str]) -> Callable[[lis
 def train_tokenizers(model: str, size: int, documents: Iterator[str]) -> Callable[[list[str]], int]:
     """Train with the trainer of `tokenizers`, for the same pipeline."""
     from tokenizers import models, pre_tokenizers, trainers
-    from tpulm.tokenization.pipeline import SPECIALS, Recipe, untrained
+    from tpulm.tokenization.pipeline import SPECIALS, Recipe, tokenizer_around
 
     shared = {"vocab_size": size, "special_tokens": SPECIALS, "show_progress": False}
     own, trainer = {
@@ -85,7 +85,7 @@ def train_tokenizers(model: str, size: int, documents: Iterator[str]) -> Callabl
             trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **shared),
         ),
     }[model]()
-    tokenizer = untrained(own, Recipe(model, size))
+    tokenizer = tokenizer_around(own, Recipe(model, size))
     tokenizer.train_from_iterator(documents, trainer)
     return lambda texts: sum(len(e.ids) for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False))
 

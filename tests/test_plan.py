@@ -26,7 +26,7 @@ PLAN = """
 import json, sys
 from tpulm.training import runtime
 runtime.start(1)
-from tpulm.planning.plan import in_money, plan, shortage
+from tpulm.planning.plan import with_cost, plan, shortage
 from tpulm.core.accelerators import topology
 found = []
 for stage, recipe, name in json.loads(sys.argv[1]):

@@ -89,7 +89,7 @@ def test_threads_and_hash_seeds_do_not_matter(texts, tmp_path):
 
 @pytest.mark.unit
 def test_unigram_cuts_as_well_as_the_library(texts, trained):
-    reference = pipeline.untrained(models.Unigram(), Recipe("unigram", 1000))
+    reference = pipeline.tokenizer_around(models.Unigram(), Recipe("unigram", 1000))
     trainer = UnigramTrainer(vocab_size=1000, unk_token="<unk>", special_tokens=pipeline.SPECIALS, show_progress=False)
     reference.train_from_iterator(texts[:1800], trainer=trainer)
     assert tokens_of(trained["unigram"], texts[1800:]) < 1.01 * tokens_of(reference, texts[1800:])
@@ -302,7 +302,7 @@ WORDS = ["a b", "a  b", " a", "a ", "", "  ", "``x'' y", "▁▁a b", "\n a\n b"
 def test_words_are_those_of_the_pre_tokenizer(text, model, whitespace, monkeypatch):
     monkeypatch.setattr(words, "SLICE", 3)
     recipe = Recipe(model, 100, whitespace=whitespace)
-    tokenizer = pipeline.untrained(models.Unigram(), recipe)
+    tokenizer = pipeline.tokenizer_around(models.Unigram(), recipe)
     pieces = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
     counted = words.count_words([[text], ["z"]], recipe)
     assert Counter(counted.counts) == Counter([piece for piece, _ in pieces] + ["▁z"])

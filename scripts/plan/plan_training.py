@@ -53,10 +53,10 @@ with job(snakemake.log[0], f"plan {wildcards.planned} {wildcards.topology}") as 
         os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
         runtime.start(snakemake.threads, repeats=False)
         from tpulm.planning.abstract_run import Unreachable
-        from tpulm.planning.plan import in_money, plan, shortage
+        from tpulm.planning.plan import plan, shortage, with_cost
 
         try:
-            planned = in_money(plan(stage, recipe, slice_, where), recipe)
+            planned = with_cost(plan(stage, recipe, slice_, where), recipe)
         except Unreachable:
             raise
         except UserError as error:

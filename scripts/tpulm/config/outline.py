@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tpulm.config.record_sets import RecordSet, corpus_records, masked_records, tuning_records
 from tpulm.specs.artifacts import CHECKPOINT_FILES, EXPORTED, MODEL_FILES, PAD_ID, PRUNED, SEGMENT_FILES, SNAPSHOTS
 from tpulm.specs.masked_sizes import config_recipe, exported_model, opens
-from tpulm.specs.recipes import JAX_KEYS, LORA_KEYS, STAGES, STEP_KEYS, given, pick
+from tpulm.specs.recipes import JAX_KEYS, LORA_KEYS, STAGES, STEP_KEYS, given_keys, pick
 from tpulm.specs.schedule import segment_schedule
 
 # Keys of a recipe that open a finished causal model.
@@ -320,7 +320,7 @@ class Outline:
         on_jax, records = recipe["backend"] == "jax", self.masked_records
         common, source = self.common("mlm", name, recipe), recipe.get("init", recipe)
         spread = ("batch_size", "microbatches", "mesh", "layout", "host_device_count") if on_jax else ()
-        opening = pick({"batch_size": MEASURED_AT_ONCE, **recipe}, *spread, *unpromised(recipe))
+        opening = pick({"batch_size": MEASURED_AT_ONCE, **recipe}, *spread, *determinism_keys(recipe))
         measured = "steps" in recipe or (records and same_origin(recipe, self.config["tokenizer"]))
         folder = "<results>/tokenizer" if measured else common["exported"]
         files = [f"{folder}/tokenizer.json", f"{folder}/special_tokens_map.json"]
@@ -356,7 +356,7 @@ class Outline:
     def base_model(self, name: str, recipe: Mapping) -> Model:
         """Return the model of an entry of base."""
         common = self.common("base", name, recipe)
-        opening = pick(recipe, *OPENING_KEYS, *unpromised(recipe)) | self.cpu
+        opening = pick(recipe, *OPENING_KEYS, *determinism_keys(recipe)) | self.cpu
         vocabulary = Vocabulary(f"base-{name}", [f"<results>/base/{name}/tokenizer.json"])
         common |= {"opening": opening, "vocabulary": vocabulary, "base": recipe}
         if "model" not in recipe:
@@ -379,7 +379,7 @@ class Outline:
         method = ("method", *LORA_KEYS) if recipe["method"] == "lora" else ("method",)
         return Run(
             **self.common("finetune", name, recipe),
-            opening=pick(recipe, *method, *OPENING_KEYS, *unpromised(recipe)) | self.cpu,
+            opening=pick(recipe, *method, *OPENING_KEYS, *determinism_keys(recipe)) | self.cpu,
             vocabulary=base.vocabulary,
             base=base.recipe,
             records=records,
@@ -388,7 +388,7 @@ class Outline:
             more_recipe=records.loss | self.cpu,
             start=[checkpoint_of(f"finetune/{before}", steps)["best"]] if before else [],
             forgotten=corpus_records(self.config, recipe["base"], recipe["sequence_length"]),
-            described={"base": given(base.recipe, "model", "vocab_size", "preset", "revision")},
+            described={"base": given_keys(base.recipe, "model", "vocab_size", "preset", "revision")},
         )
 
 
@@ -398,10 +398,10 @@ def step_keys(recipe: Mapping, *more_keys: str) -> tuple[str, ...]:
     keys = [*STEP_KEYS, *more_keys, *(["z_loss"] if recipe.get("z_loss") else [])]
     if not on_jax:
         return (*keys, *(["microbatches"] if recipe["microbatches"] > 1 else []))
-    return (*keys, *JAX_KEYS, *unpromised(recipe))
+    return (*keys, *JAX_KEYS, *determinism_keys(recipe))
 
 
-def unpromised(recipe: Mapping) -> tuple[str, ...]:
+def determinism_keys(recipe: Mapping) -> tuple[str, ...]:
     """Return the key `determinism` if a run does not promise its bytes, otherwise no key."""
     return ("determinism",) if recipe["determinism"] == "steps" else ()
 

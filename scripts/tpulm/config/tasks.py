@@ -12,7 +12,7 @@ from tpulm.specs.artifacts import MODEL_FILES, PAD_ID, PAD_ID_OF_ROBERTA, TASKS
 from tpulm.specs.classification_heads import CLASS, NUMBER, PRETRAINED, RANDOM, masked_model
 from tpulm.specs.masked_architectures import find_architecture
 from tpulm.specs.masked_sizes import TOKEN_TYPES, exported_model, sizes_of
-from tpulm.specs.recipes import given, pick
+from tpulm.specs.recipes import given_keys, pick
 
 FOLDER = f"<results>/{TASKS}"
 # Keys of a task that decide what a training step computes.
@@ -124,7 +124,7 @@ class Task:
     def chain(self, model: Model, weights: str, rate: float, seed: int) -> Run:
         """Return the chain of a model with one learning rate and seed, from its weights or from random ones."""
         path, sizes = self.path(model, weights, rate, seed), [file for file in model.files if file.endswith(".json")]
-        recipe = {**FIXED, **self.recipe, **given(model.recipe, "model"), "learning_rate": rate, "seed": seed}
+        recipe = {**FIXED, **self.recipe, **given_keys(model.recipe, "model"), "learning_rate": rate, "seed": seed}
         unknown = model.origin is None and model.vocab_size is None
         start = []
         if "init" in self.recipe and weights == PRETRAINED:

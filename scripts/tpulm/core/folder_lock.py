@@ -28,7 +28,7 @@ def last_start() -> int:
     """Return when a workflow last started in this folder (ns since 1970); 0 for never, -1 if one runs now."""
     try:
         with open(LOCK, "rb") as file:
-            return os.fstat(file.fileno()).st_mtime_ns if taken(file.fileno(), fcntl.LOCK_EX) else -1
+            return os.fstat(file.fileno()).st_mtime_ns if take_lock(file.fileno(), fcntl.LOCK_EX) else -1
     except OSError:
         return 0
 
@@ -44,7 +44,7 @@ def enter(seen: int) -> None:
     LOCK.parent.mkdir(exist_ok=True)
     descriptor = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o664)
     held.append(descriptor)
-    if not taken(descriptor, fcntl.LOCK_EX):
+    if not take_lock(descriptor, fcntl.LOCK_EX):
         raise UserError(refusal(descriptor))
     if os.fstat(descriptor).st_size and os.fstat(descriptor).st_mtime_ns != seen:
         raise UserError("another snakemake has run here since this one started; run the command again.")
@@ -52,7 +52,7 @@ def enter(seen: int) -> None:
     os.environ[START] = start
     words = (os.getpid(), time.strftime("%H:%M:%S"), start, socket.gethostname())
     os.pwrite(descriptor, f"{' '.join(map(str, words))}\n".encode(), 0)
-    if not taken(descriptor, fcntl.LOCK_SH):  # its jobs share it
+    if not take_lock(descriptor, fcntl.LOCK_SH):  # its jobs share it
         raise UserError(refusal(descriptor))
 
 
@@ -78,7 +78,7 @@ def join() -> None:
     if START in os.environ and not held:
         with contextlib.suppress(OSError):
             held.append(os.open(LOCK, os.O_RDONLY))
-            taken(held[0], fcntl.LOCK_SH)
+            take_lock(held[0], fcntl.LOCK_SH)
 
 
 def check_start() -> None:
@@ -112,7 +112,7 @@ def unwritable(results: str) -> list[str]:
     return []
 
 
-def taken(descriptor: int, kind: int) -> bool:
+def take_lock(descriptor: int, kind: int) -> bool:
     """Take a lock within a second, and return whether that worked: `last_start` of others holds it for a moment."""
     for _ in range(10):
         try:

@@ -120,7 +120,7 @@ def shortage(run_plan: dict, where: str, name: str) -> str:
     )
 
 
-def in_money(run_plan: dict, recipe: dict) -> dict:
+def with_cost(run_plan: dict, recipe: dict) -> dict:
     """Return a plan with the estimated hours, price_per_hour and cost_of_run of the whole run.
 
     recipe  steps, price_per_hour (None if unknown), chains (number of trainings of that many steps, by default 1)

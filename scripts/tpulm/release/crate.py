@@ -58,7 +58,7 @@ def crate_of(
     return Crate(recipe, jobs, manifest, source_names).described(names)
 
 
-def when(seconds: float) -> str:
+def timestamp(seconds: float) -> str:
     """Return a Unix time in seconds as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
@@ -85,7 +85,7 @@ class Crate:
         self.crate = ROCrate(gen_preview=False, version="1.1")
         self.crate.metadata.extra_contexts.append(f"{TERMS}/context")
         ends = [job["start"] + job["seconds"] for job in jobs]
-        self.began, self.ended = when(min(job["start"] for job in jobs)), when(max(ends))
+        self.began, self.ended = timestamp(min(job["start"] for job in jobs)), timestamp(max(ends))
         root = self.crate.root_dataset
         root["datePublished"] = self.ended
         root["name"] = f"{recipe['title']}: {recipe['name']} {recipe['version']}"
@@ -172,7 +172,7 @@ class Crate:
             inputs.append(self.context(f"#{job['id']}/recipe", "PropertyValue", name="recipe", value=value))
         facts: dict[str, Any] = {"name": f"{job['rule']} {job['id']}", "instrument": tool, "object": inputs}
         facts["result"] = [entity for path in sorted(job["outputs"]) for entity in self.artifact(path)]
-        facts |= {"startTime": when(job["start"]), "endTime": when(job["start"] + job["seconds"])}
+        facts |= {"startTime": timestamp(job["start"]), "endTime": timestamp(job["start"] + job["seconds"])}
         facts |= {"actionStatus": DONE, "resourceUsage": usage, "description": description_of(job)}
         return self.context(f"#{job['id']}", "CreateAction", **facts)
 

@@ -74,7 +74,7 @@ def lines_of(
         return
     shown.add(job["id"])
     yield f"{indent}  by {job['rule']}  ({job['script']}, log {job['log']})"
-    yield f"{indent}  {when(job)}"
+    yield f"{indent}  {time_of_job(job)}"
     if job["params"]:
         text = json.dumps(job["params"], ensure_ascii=False, sort_keys=True, default=str)
         yield f"{indent}  params {text if len(text) <= WIDTH else text[: WIDTH - 3] + '...'}"
@@ -154,7 +154,7 @@ def digest(sha256: str | None) -> str:
     return f"  {sha256[:12]}" if sha256 else ""
 
 
-def when(job: Mapping[str, Any]) -> str:
+def time_of_job(job: Mapping[str, Any]) -> str:
     """Return time, duration, attempts, host and accelerators of a job in words."""
     moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(job["start"]))
     parts = [moment, f"{job['seconds']:.1f} s"]

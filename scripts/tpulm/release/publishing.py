@@ -117,7 +117,7 @@ def publish_to_hub(recipe: Mapping, files: Mapping[str, Path], last: Mapping, sa
     removed = outdated(files, last, place)
     for wait in (*WAITS, None):
         try:
-            commit = bring(api, recipe, files, removed)
+            commit = commit_files(api, recipe, files, removed)
             break
         except Exception as error:
             temporary, sentence = reason(error)
@@ -129,7 +129,7 @@ def publish_to_hub(recipe: Mapping, files: Mapping[str, Path], last: Mapping, sa
     return receipt_of(place, files, commit=commit)
 
 
-def bring(api: "HfApi", recipe: Mapping, files: Mapping[str, Path], removed: Sequence[str]) -> str:
+def commit_files(api: "HfApi", recipe: Mapping, files: Mapping[str, Path], removed: Sequence[str]) -> str:
     """Create repository and branch if needed, commit what differs, and return the id of the branch's last commit.
 
     removed  files to delete if the repository has them

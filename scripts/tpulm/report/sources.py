@@ -100,7 +100,7 @@ def change(value: float) -> str:
     return f"{100 * value:+.1f} %"
 
 
-def lasting(value: float) -> str:
+def format_duration(value: float) -> str:
     """Return seconds as text in a readable unit, from µs to d."""
     for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60)):
         if value >= 2 * seconds:
@@ -132,7 +132,7 @@ STYLES: dict[str, Callable[[Any], str]] = {
     "plain": lambda value: f"{value:g}",
     "percent": percent,
     "change": change,
-    "seconds": lasting,
+    "seconds": format_duration,
     "amount": amount,
     "bytes": in_bytes,
 }

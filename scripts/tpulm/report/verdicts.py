@@ -162,10 +162,10 @@ def keeping(run: Mapping[str, Any]) -> str:
     """Return advice for a finetuning to forget less; empty if it forgets little."""
     if run["stage"] != "finetune" or forgotten(run["losses"]) <= FORGOTTEN:
         return ""
-    return f"If it has to keep more of the corpus, try {lower(run, 3, 'a third')}: it then learns more slowly."
+    return f"If it has to keep more of the corpus, try {lower_rate(run, 3, 'a third')}: it then learns more slowly."
 
 
-def lower(run: Mapping[str, Any], times: int, share: str) -> str:
+def lower_rate(run: Mapping[str, Any], times: int, share: str) -> str:
     """Return words for the learning rate of a run divided by `times`, with its key; share  that quotient in words."""
     return f"{run['key']}.learning_rate: {run['learning_rate'] / times:.2g}, {share} of today's"
 
@@ -214,16 +214,14 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
     if loss > (1 + CHANGE) * lowest:
         if course.train and course.train[-1] > (1 + DIVERGED) * min(course.train):
             risen = f"The losses have risen again, in training from {min(course.train):.2f} to {course.train[-1]:.2f}"
-            return f"{risen}: try {lower(run, 3, 'a third')}, or more {run['key']}.schedule.warmup_steps."
+            return f"{risen}: try {lower_rate(run, 3, 'a third')}, or more {run['key']}.schedule.warmup_steps."
         epochs = run["figures"].get("epochs")
         passes = f", after {epochs:,.0f} passes over its text" if epochs and epochs >= 2 else ""
         risen = f"The validation loss has risen from {lowest:.2f} at step {course.best:,} to {loss:.2f}{passes}"
         return f"{risen}: train on more text, or in fewer steps."
     forgot = run["stage"] == "finetune" and forgotten(run["losses"]) > MUCH
     if warning and forgot and (change is None or change < FAST):
-        return (
-            f"Its learning_rate is probably too high: try {lower(run, 10, 'a tenth')}, and lower still if that fails."
-        )
+        return f"Its learning_rate is probably too high: try {lower_rate(run, 10, 'a tenth')}, and lower still if that fails."
     longer = f"{LONGER}, such as {run['key']}.steps: {(MANY if warning else TWICE) * last} instead of {last}"
     if change is not None and change > CHANGE:
         fell = f"The validation loss was still falling, by {change:.1%} between the last two checkpoints"

@@ -20,7 +20,7 @@ def pick(recipe: Mapping, *keys: str) -> dict:
     return {key: recipe[key] for key in keys}
 
 
-def given(recipe: Mapping, *keys: str) -> dict:
+def given_keys(recipe: Mapping, *keys: str) -> dict:
     """Return the items of a recipe with those of these keys that it has."""
     return {key: recipe[key] for key in keys if key in recipe}
 

@@ -15,7 +15,7 @@ from tpulm.specs.masked_sizes import sizes_of
 from tpulm.specs.record_arrays import Arrays, causal_arrays, labelled_arrays, masked_arrays, predictions_per_record
 
 
-def promised(recipe: Mapping) -> dict:
+def byte_guarantee(recipe: Mapping) -> dict:
     """Return the metrics that mark a run whose bytes may differ from run to run; {} for one that promises them."""
     if recipe.get("determinism", "bytes") == "bytes":
         return {}

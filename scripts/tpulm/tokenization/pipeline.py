@@ -49,7 +49,7 @@ class Recipe:
         return [*self.special, *(BYTES if self.byte_fallback else [])]
 
 
-def untrained(model: models.Model, recipe: Recipe, alphabet: set[str] | None = None) -> Tokenizer:
+def tokenizer_around(model: models.Model, recipe: Recipe, alphabet: set[str] | None = None) -> Tokenizer:
     """Return a tokenizer with a recipe's normalizer, pre-tokenizer and decoder, and the template of [CLS] and [SEP].
 
     model     with or without a vocabulary; its special tokens are added by `assemble` alone
@@ -84,7 +84,7 @@ def normalization(recipe: Recipe) -> list[normalizers.Normalizer]:
 
 
 def pre_tokenization(recipe: Recipe, alphabet: set[str] | None) -> pre_tokenizers.PreTokenizer:
-    """Return the pre-tokenizer of a recipe; for `alphabet`, see `untrained`."""
+    """Return the pre-tokenizer of a recipe; for `alphabet`, see `tokenizer_around`."""
     if recipe.byte_level and recipe.pre_tokenizer == "gpt2":  # its words are built into the library
         return pre_tokenizers.ByteLevel(add_prefix_space=False)
     if recipe.byte_level:
@@ -117,8 +117,8 @@ def decoding(recipe: Recipe) -> decoders.Decoder:
 
 
 def assemble(model: models.Model, recipe: Recipe, alphabet: set[str] | None = None) -> Tokenizer:
-    """Return the tokenizer of a trained model; its special tokens have the ids 0 to 4; see `untrained`."""
-    tokenizer = untrained(model, recipe, alphabet)
+    """Return the tokenizer of a trained model; its special tokens have the ids 0 to 4; see `tokenizer_around`."""
+    tokenizer = tokenizer_around(model, recipe, alphabet)
     # [MASK] includes the space before it, which belongs to the masked word.
     tokenizer.add_special_tokens([AddedToken(t, lstrip=t == "[MASK]", normalized=False) for t in SPECIALS])
     return tokenizer

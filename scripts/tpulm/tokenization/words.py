@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models
 
 from tpulm.core.errors import UserError
 from tpulm.tokenization.encoding import folded, split_at_spaces
-from tpulm.tokenization.pipeline import Recipe, untrained
+from tpulm.tokenization.pipeline import Recipe, tokenizer_around
 
 # Largest size of all distinct chunks of text: their characters, and WORD for each. It bounds the memory of counting and
 # of each trainer.
@@ -89,7 +89,7 @@ def count_words(batches: Iterable[list[str]], recipe: Recipe) -> Words:
         "|".join([*map(re.escape, recipe.special), *(["<0x[0-9A-F]{2}>"] if recipe.byte_fallback else [])])
     )
     # Normalization can make a special token of other characters.
-    tally = Tally(untrained(models.BPE(), recipe), special if recipe.normalization == "nfkc" else None)
+    tally = Tally(tokenizer_around(models.BPE(), recipe), special if recipe.normalization == "nfkc" else None)
     chunks, size = Counter[str](), 0
     for texts in slices(special, batches):
         large = pa.array(texts, pa.large_string())

@@ -121,7 +121,7 @@ class Terminal(logging.Handler):
         self.failures.pop(label, None)  # of an earlier attempt
         self.buried = bool(self.failures)
         self.pace.end(record.job_id, kind_of_job(label.partition(" ")[0], logs), time.time() - since)
-        return f"{moment('done', label)}  {lasted(since)}  {self.left} left{self.rest()}"
+        return f"{moment('done', label)}  {format_elapsed(since)}  {self.left} left{self.rest()}"
 
     def rest(self) -> str:
         """Return how long the remaining jobs will take, to follow their number; empty if unknown."""
@@ -147,7 +147,7 @@ class Terminal(logging.Handler):
             if scheduled or not SAID.search(text):
                 lines += [f"        {line}" for line in text.splitlines()[-TAIL:]]
         event = "STOPPED" if self.failures[label].startswith(STOPPED) else "FAILED"
-        return "\n".join([f"{moment(event, label)}  after {lasted(since)}", *lines])
+        return "\n".join([f"{moment(event, label)}  after {format_elapsed(since)}", *lines])
 
     def other(self, record: logging.LogRecord) -> str:
         """Return Snakemake's message, reworded if it lacks what users need.
@@ -185,7 +185,8 @@ class Terminal(logging.Handler):
                 jobs = list(self.running.values())[: max(1, rows - 3)]
                 lines = [f"{len(self.running)} running, {self.left} of {self.total} left{self.rest()}"]
                 lines += [
-                    f"  {lasted(since)}  {shortened(label)}  {progress(label, logs)}" for label, logs, since in jobs
+                    f"  {format_elapsed(since)}  {shortened(label)}  {progress(label, logs)}"
+                    for label, logs, since in jobs
                 ]
                 end = ""
                 if self.in_place:  # the cursor goes back to the beginning
@@ -219,6 +220,6 @@ def moment(event: str, label: str) -> str:
     return f"{time.strftime('%H:%M:%S')}  {event:6}  {label}"
 
 
-def lasted(since: float) -> str:
+def format_elapsed(since: float) -> str:
     """Return the time since a moment, such as 0:03:05."""
     return str(timedelta(seconds=round(time.time() - since)))
