@@ -221,7 +221,8 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
         return f"{risen}: train on more text, or in fewer steps."
     forgot = run["stage"] == "finetune" and forgotten(run["losses"]) > MUCH
     if warning and forgot and (change is None or change < FAST):
-        return f"Its learning_rate is probably too high: try {lower_rate(run, 10, 'a tenth')}, and lower still if that fails."
+        advice = f"try {lower_rate(run, 10, 'a tenth')}, and lower still if that fails"
+        return f"Its learning_rate is probably too high: {advice}."
     longer = f"{LONGER}, such as {run['key']}.steps: {(MANY if warning else TWICE) * last} instead of {last}"
     if change is not None and change > CHANGE:
         fell = f"The validation loss was still falling, by {change:.1%} between the last two checkpoints"
