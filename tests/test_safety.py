@@ -98,14 +98,14 @@ with job("job.log", "test") as say:
 
 
 def test_a_config_with_a_secret(monkeypatch):
-    checks.check_no_secrets("", {"title": "A model", "mlm": {"runs": ["gs://a/b", 5, None]}})
+    checks.check_strings("", {"title": "A model", "mlm": {"runs": ["gs://a/b", 5, None]}})
     token = "hf_" + 17 * "aB"
     with pytest.raises(UserError, match="^title has a token, ") as error:
-        checks.check_no_secrets("", {"title": f"Trained with {token}"})
+        checks.check_strings("", {"title": f"Trained with {token}"})
     assert token not in str(error.value)
     monkeypatch.setenv("OF_A_COMPANY_PASSWORD", "canary-" + 3 * "0005")
     with pytest.raises(UserError, match=r"^prompts\.generate\[1\] has a secret of the environment"):
-        checks.check_no_secrets("", {"prompts": {"generate": ["a", "canary-" + 3 * "0005"]}})
+        checks.check_strings("", {"prompts": {"generate": ["a", "canary-" + 3 * "0005"]}})
 
 
 def test_a_traceback_shows_no_secret(tmp_path, secrets):

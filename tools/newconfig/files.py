@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tpulm.core.bucket import remote
 from tpulm.core.errors import UserError
-from tpulm.corpus.sources import ALLOWED, each_once, expand, format_of, packed, paths_matching, size_of
+from tpulm.core.user_files import each_once, paths_matching, size_of
+from tpulm.corpus.sources import ALLOWED, expand, format_of, packed
 
 SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}
 

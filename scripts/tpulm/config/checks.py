@@ -17,6 +17,7 @@ from tpulm.config.tasks import check_tasks, unused_positions
 from tpulm.core.accelerators import check_slice, is_tpu, topology
 from tpulm.core.errors import UserError, describe
 from tpulm.core.secrets import find_secret
+from tpulm.core.user_files import check_name
 from tpulm.specs import causal_vocabularies as vocabularies
 from tpulm.specs.causal_families import FAMILIES
 from tpulm.specs.masked_sizes import check_heads, sizes_of
@@ -30,7 +31,7 @@ NAME_ON_HUB = r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*"
 
 def check_values(config: dict) -> None:
     """Check a config that is valid by its schema and has its defaults."""
-    check_no_secrets("", config)
+    check_strings("", config)
     finetune = config["finetune"]
     check_text("corpus", config["corpus"])
     if "text" in finetune:
@@ -62,19 +63,24 @@ def check_outline(outline: Outline) -> None:
     check_published(outline.runs.values(), outline.config)
 
 
-def check_no_secrets(where: str, value: object) -> None:
-    """Check that no text of a value is a secret, which pages, cards and archives would show.
+def check_strings(where: str, value: object) -> None:
+    """Check that no string of a value is a secret, which pages would show, or a path that Snakemake cannot read.
 
     where  key of the value; empty for the whole config
     """
     if isinstance(value, Mapping):
         for key, part in value.items():
-            check_no_secrets(f"{where}.{key}" if where else str(key), part)
+            check_strings(f"{where}.{key}" if where else str(key), part)
     elif isinstance(value, list):
         for number, part in enumerate(value):
-            check_no_secrets(f"{where}[{number}]", part)
-    elif isinstance(value, str) and (secret := find_secret(value.encode())):
-        raise UserError(f"{where} has {secret[0]}, which pages and archives would show; allowed: text without secrets.")
+            check_strings(f"{where}[{number}]", part)
+    elif isinstance(value, str):
+        if secret := find_secret(value.encode()):
+            raise UserError(
+                f"{where} has {secret[0]}, which pages and archives would show; allowed: text without secrets."
+            )
+        if os.path.exists(value):
+            check_name(where, value)
 
 
 def check_text(where: str, text: dict) -> None:

@@ -3,14 +3,13 @@
 A set is one folder: the shards of its splits and a manifest. Runs that read the same records share a set.
 """
 
-import glob
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tpulm.core import bucket
 from tpulm.core.errors import UserError
+from tpulm.core.user_files import matching_files
 from tpulm.specs.artifacts import MANIFEST, SPLITS
 from tpulm.specs.texts import has_responses
 
@@ -175,10 +174,10 @@ def shard_files(files: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]
 
     Raises UserError for a glob without files, and for a file in two splits.
     """
-    matches = {
-        split: tuple(sorted({path for pattern in files[split] for path in files_matching(split, pattern)}))
-        for split in SPLITS
-    }
+    matches: dict[str, tuple[str, ...]] = {}
+    for split in SPLITS:
+        by_glob = (matching_files(f"tfrecords.files.{split}", pattern, "*.tfrecord") for pattern in files[split])
+        matches[split] = tuple(sorted({path for paths in by_glob for path in paths}))
     seen: dict[str, str] = {}
     for split, paths in matches.items():
         for path in paths:
@@ -189,18 +188,6 @@ def shard_files(files: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]
                     "models are evaluated on records that they are not trained on."
                 )
     return matches
-
-
-def files_matching(split: str, pattern: str) -> list[str]:
-    """Return the files, or objects gs://BUCKET/NAME, that a glob of a split stands for. Raises UserError."""
-    if bucket.remote(pattern):
-        paths = list(bucket.objects_matching(pattern))
-    else:
-        paths = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
-    if not paths:
-        hint = f", which is a folder; allowed: files, such as {os.path.join(pattern, '*.tfrecord')}"
-        raise UserError(f"tfrecords.files.{split}: no file matches {pattern}{hint if os.path.isdir(pattern) else ''}.")
-    return paths
 
 
 def check_records_elsewhere(config: Mapping) -> None:

@@ -3,16 +3,14 @@
 Snakemake needs the parts when it reads the Snakefile: they follow from names and sizes of files only.
 """
 
-import glob
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tpulm.core import bucket
 from tpulm.core.errors import UserError
+from tpulm.core.user_files import each_once, matching_files, size_of
 from tpulm.specs.artifacts import SPLITS
 from tpulm.specs.texts import has_responses, sources_of
 
@@ -24,7 +22,6 @@ PART_BYTES = 32 << 20
 MOST_PARTS = 2048
 # A text of more parts has a file for each part in each split; others have one file for each split.
 WHOLE_PARTS = 64
-SIZES: dict[str, int] = {}  # bytes of objects in buckets, which one request returns for all
 
 
 @dataclass(frozen=True)
@@ -131,53 +128,13 @@ def benchmark_files(where: str, text: Mapping) -> list[str]:
     return each_once(path for pattern in globs for path in expand(f"{where}.decontaminate", pattern))
 
 
-def size_of(file: str) -> int:
-    """Return the bytes of a file, or of an object that `expand` has returned."""
-    return SIZES[file] if bucket.remote(file) else os.path.getsize(file)
-
-
 def expand(where: str, pattern: str) -> list[str]:
-    """Return the files, or objects gs://BUCKET/NAME, that match a glob; `**` matches folders. Raises UserError."""
-    if bucket.remote(pattern):
-        SIZES.update(sizes := bucket.objects_matching(pattern))
-        paths = list(sizes)
-    else:
-        paths = each_once(filter(os.path.isfile, paths_matching(pattern)))
-    if not paths:
-        hint = f", which is a folder; allowed: files, such as {os.path.join(pattern, '*')}"
-        raise UserError(f"{where}.files: no file matches {pattern}{hint if os.path.isdir(pattern) else ''}.")
+    """Return the files that `matching_files` finds for a text. Raises UserError as it does, and for another format."""
+    paths = matching_files(f"{where}.files", pattern)
     for path in sorted(paths):
         if not format_of(path):
             raise UserError(f"{where}.files: {path} has an unknown extension; allowed: {ALLOWED}.")
     return paths
-
-
-def paths_matching(pattern: str) -> Iterator[str]:
-    """Yield the paths that match a glob; `**` enters each folder once, though symbolic links may lead back."""
-    pattern = re.sub(r"(^|/)\*\*$", r"\1**/*", pattern)
-    if pattern.startswith("**/"):
-        yield from (path.removeprefix("./") for path in paths_matching(f"./{pattern}"))
-        return
-    before, recursive, after = pattern.partition("/**/")
-    if not recursive:
-        yield from glob.glob(pattern)
-    entered = set()
-    for root in glob.glob(before or "/") if recursive else []:
-        for folder, names, _ in os.walk(root, followlinks=True):
-            names[:] = sorted(name for name in names if not name.startswith("."))
-            if (real := os.path.realpath(folder)) in entered:
-                names.clear()
-            else:
-                entered.add(real)
-                yield from paths_matching(os.path.join(glob.escape(folder), after))
-
-
-def each_once(paths: Iterable[str]) -> list[str]:
-    """Return sorted paths, for each file only the shortest of its paths."""
-    first: dict[str, str] = {}
-    for path in sorted(paths, key=lambda path: (len(path), path)):
-        first.setdefault(path if bucket.remote(path) else os.path.realpath(path), path)
-    return sorted(first.values())
 
 
 def part_bytes(total: int) -> int:

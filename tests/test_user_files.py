@@ -1,0 +1,48 @@
+"""The files that a config names: which a glob matches, and one sentence for what it does not."""
+
+import os
+
+import pytest
+from tpulm.core.errors import UserError
+from tpulm.core.user_files import check_name, matching_files
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "b.txt", "x1.txt", "x[1].txt"):
+        (tmp_path / name).write_text(name)
+
+
+def refused(pattern: str) -> str:
+    with pytest.raises(UserError) as error:
+        matching_files("corpus.files", pattern)
+    assert str(error.value).startswith("corpus.files: ") and str(error.value).count("\n") == 0
+    return str(error.value)
+
+
+def test_a_file_whose_name_is_the_glob_is_meant():
+    assert matching_files("corpus.files", "x[1].txt") == ["x[1].txt"]
+    assert matching_files("corpus.files", "[ab].txt") == ["a.txt", "b.txt"]
+
+
+@pytest.mark.parametrize("pattern", ["~/a.txt", "$HOME/a.txt", "{a,b}.txt"])
+def test_what_is_not_expanded_is_said(pattern):
+    assert "not expanded" in refused(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["s3://bucket/a.txt", "file:///a.txt", "https://host/a.txt"])
+def test_other_places_are_refused_with_those_that_are_read(pattern):
+    assert "gs://BUCKET/NAME" in refused(pattern)
+
+
+def test_names_that_snakemake_cannot_read_are_refused(tmp_path):
+    (tmp_path / "{draft}.txt").touch()
+    assert "{draft}.txt has braces" in refused("*.txt") and "braces" in refused("{draft}.txt")
+    os.unlink("{draft}.txt")
+    (tmp_path / os.fsdecode(b"c\xff.txt")).touch()
+    assert r"c\xff.txt is not in UTF-8" in refused("*.txt")
+    with pytest.raises(UserError, match="base.x.preset: "):
+        check_name("base.x.preset", "folder{1}")
