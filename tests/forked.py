@@ -321,14 +321,13 @@ def preload(what: str) -> Callable:
 @cache
 def read_code(folder: str) -> None:
     """Import the modules that the rules import, read the schema, and follow the imports of the scripts."""
-    scripts = Path(folder)
     sys.path.insert(0, folder)
     for name in ("workflow.start", "workflow.resources", "corpus.sources"):
         importlib.import_module(f"tpulm.{name}")
     importlib.import_module("tpulm.config.reading").schema()
-    imported = importlib.import_module("tpulm.workflow.paths").imported
-    for script in scripts.glob("*/*.py"):
-        imported(script, scripts)
+    imported_files = importlib.import_module("tpulm.core.code_digest").imported_files
+    for script in Path(folder).glob("*/*.py"):
+        imported_files(script.relative_to(folder).as_posix())
     sys.path.remove(folder)
 
 

@@ -77,8 +77,8 @@ def code_of(script: str, environment: str) -> Code:
     script       its path, such as scripts/mlm/train_mlm_jax.py
     environment  by its name; the branches of a script for another backend do not count, see `Computing`
     """
-    files = imported_files(script.removeprefix("scripts/"), environment)
-    sources = {file: source_of(file, environment) for file in files}
+    file = script.removeprefix("scripts/")
+    sources = {name: source_of(name, environment if name == file else "") for name in imported_files(file, environment)}
     names = {name.partition(".")[0] for source in sources.values() for name in source.imports}
     names |= {below for name in names for below in BELOW.get(name, ())}
     used = {SOFTWARE[name] for name in names if name in SOFTWARE}
@@ -109,7 +109,8 @@ def imported_files(script: str, environment: str = "") -> list[str]:
         file = queue.pop()
         if file not in files:
             files.add(file)
-            names = (name.replace(".", "/") + ".py" for name in source_of(file, environment).imports)
+            imports = source_of(file, environment if file == script else "").imports
+            names = (name.replace(".", "/") + ".py" for name in imports)
             queue += [name for name in names if name not in UNCOUNTED and (SCRIPTS / name).is_file()]
     if read_now:
         with contextlib.suppress(OSError):
@@ -137,10 +138,9 @@ def cached_sources() -> dict[str, list]:
 
 
 @cache
-def source_of(file: str, environment: str) -> Source:
-    """Return a file as it counts in an environment; "" keeps the branches of all backends."""
+def source_of(file: str, backend: str) -> Source:
+    """Return a file as it counts for a backend; "" keeps the branches of all, as in modules."""
     content, cached = (SCRIPTS / file).read_bytes(), cached_sources()
-    backend = "" if file.startswith("tpulm/") else environment  # only scripts have such branches
     key = hashlib.sha256(b" ".join([READER, backend.encode(), content])).hexdigest()
     if key not in cached:
         tree = Computing(backend).visit(ast.parse(content))
