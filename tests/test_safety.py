@@ -354,3 +354,24 @@ def test_no_memory_is_taken_for_a_record_that_is_not_there(tmp_path, length):
     (tmp_path / "x.tfrecord").write_bytes(head + CRC.pack(masked_crc(head)) + bytes(100))
     with pytest.raises(UserError, match="x.tfrecord is corrupt .*: the file ends within a record"):
         list(scan(tmp_path / "x.tfrecord"))
+
+
+SETTINGS = {"JAX_ENABLE_X64": "1", "JAX_DEFAULT_MATMUL_PRECISION": "bfloat16", "KERAS_BACKEND": "tensorflow"}
+STARTED = """
+import os
+import subprocess
+import sys
+from pathlib import Path
+from tpulm.training import runtime
+runtime.start(1)
+import jax, keras
+print(jax.numpy.arange(2.0).dtype, jax.config.jax_default_matmul_precision, keras.backend.backend())
+assert "--xla_cpu_enable_fast_math=false" in os.environ["XLA_FLAGS"]
+"""
+
+
+def test_settings_from_outside_change_no_number(tmp_path):
+    given = SETTINGS | {"XLA_FLAGS": "--xla_cpu_enable_fast_math=false", "PYTHONPATH": str(ROOT / "scripts")}
+    command = [sys.executable, "-c", STARTED]
+    done = subprocess.run(command, env=os.environ | given, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["float32", "None", "jax"]

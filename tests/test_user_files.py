@@ -1,10 +1,13 @@
 """The files that a config names: which a glob matches, and one sentence for what it does not."""
 
 import os
+from pathlib import Path
 
 import pytest
 from tpulm.core.errors import UserError
-from tpulm.core.user_files import check_name, matching_files
+from tpulm.core.user_files import check_file, matching_files
+from tpulm.corpus.files import read_files
+from tpulm.corpus.rows import Form
 
 pytestmark = pytest.mark.unit
 
@@ -45,4 +48,22 @@ def test_names_that_snakemake_cannot_read_are_refused(tmp_path):
     (tmp_path / os.fsdecode(b"c\xff.txt")).touch()
     assert r"c\xff.txt is not in UTF-8" in refused("*.txt")
     with pytest.raises(UserError, match="base.x.preset: "):
-        check_name("base.x.preset", "folder{1}")
+        check_file("base.x.preset", "folder{1}")
+
+
+def test_a_file_from_the_future_is_refused():
+    os.utime("a.txt", (2e9, 2051222400))
+    assert "a.txt is dated 2035-01-01" in refused("*.txt") and "touch a.txt" in refused("a.txt")
+
+
+def rows_refused(name: str, text: str, column: str = "text") -> str:
+    (Path.cwd() / name).write_text(text)
+    form = Form("corpus", {"column": column})
+    with pytest.raises(UserError) as error:
+        list(read_files([name], "line", form))
+    return str(error.value)
+
+
+def test_a_mistake_in_a_csv_file_is_found_by_what_a_user_sees():
+    assert "rows.csv, line 4: " in rows_refused("rows.csv", 'text\n"a\nb"\n"c, d\ne\n')
+    assert 'found: "text ", "label"' in rows_refused("header.csv", "text ,label\na,b\n")

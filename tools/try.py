@@ -145,7 +145,13 @@ def main() -> None:
 def typed() -> Iterator[str]:
     """Yield what the user types, up to an empty line or the end of the input; all at once what is piped in."""
     if not sys.stdin.isatty():
-        if text := sys.stdin.read().removesuffix("\n"):
+        try:
+            text = sys.stdin.buffer.read().decode().removesuffix("\n")
+        except UnicodeDecodeError as error:
+            sys.exit(
+                f"error: standard input is not UTF-8 text: byte {error.start + 1} is {error.object[error.start]:#04x}."
+            )
+        if text:
             yield text
         return
     with contextlib.suppress(ImportError):

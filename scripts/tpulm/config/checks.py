@@ -17,7 +17,7 @@ from tpulm.config.tasks import check_tasks, unused_positions
 from tpulm.core.accelerators import check_slice, is_tpu, topology
 from tpulm.core.errors import UserError, describe
 from tpulm.core.secrets import find_secret
-from tpulm.core.user_files import check_name
+from tpulm.core.user_files import check_file
 from tpulm.specs import causal_vocabularies as vocabularies
 from tpulm.specs.causal_families import FAMILIES
 from tpulm.specs.masked_sizes import check_heads, sizes_of
@@ -80,7 +80,7 @@ def check_strings(where: str, value: object) -> None:
                 f"{where} has {secret[0]}, which pages and archives would show; allowed: text without secrets."
             )
         if os.path.exists(value):
-            check_name(where, value)
+            check_file(where, value)
 
 
 def check_text(where: str, text: dict) -> None:

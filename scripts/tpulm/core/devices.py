@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -47,6 +48,22 @@ def gpu_here() -> bool:
 def accelerator_here() -> bool:
     """Return whether this machine has an accelerator, which only one process at a time can use."""
     return tpu_here() or gpu_here()
+
+
+# Variables of the environment that change numbers. XLA_FLAGS and LIBTPU_INIT_ARGS of a user are kept.
+NUMERIC = re.compile(
+    r"JAX_(ENABLE_X64|DEFAULT_|NUMPY_|RANDOM_|THREEFRY_|LEGACY_|DISABLE_|DEBUG_NANS|DEBUG_INFS|EAGER_|SOFTMAX_)"
+    r"|KERAS_(?!HOME)|TF_(ENABLE|DISABLE|DETERMINISTIC|CUDNN|USE)_|NVIDIA_TF32_OVERRIDE|OMP_|MKL_|OPENBLAS_"
+)
+
+
+def ignore_settings() -> None:
+    """Remove the variables that change numbers, so that results follow from the config alone.
+
+    Call it before JAX or TensorFlow is imported.
+    """
+    for name in filter(NUMERIC.match, list(os.environ)):
+        del os.environ[name]
 
 
 def keep_to_cpu() -> None:

@@ -137,6 +137,7 @@ def recorded(log: str, say: Callable[[str], None]) -> Iterator[None]:
     code = code_of_param(job.params["code"])
     start = {"rule": job.rule, "script": code.script, "wildcards": dict(job.wildcards.items()), "threads": job.threads}
     start |= {"recipe": job.params.get("recipe"), "code": code.modules, "packages": code.packages, "host": host()}
+    start["flags"] = {name: os.environ[name] for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS") if name in os.environ}
     start["inputs"] = read_by(sorted({*map(str, job.input)}))
     ledger.append(path, {"event": "start", "time": time.time()} | start)
     exit_code = 1

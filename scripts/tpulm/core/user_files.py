@@ -3,11 +3,14 @@
 import glob
 import os
 import re
+import shlex
+import time
 from collections.abc import Iterable, Iterator
 
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 
+DAY = 86_400  # seconds; clocks of hosts that share files may differ
 SIZES: dict[str, int] = {}  # bytes of the objects that `matching_files` has returned
 
 
@@ -29,7 +32,7 @@ def matching_files(key: str, pattern: str, example: str = "*") -> list[str]:
     if not paths:
         raise UserError(f"{key}: no file matches {pattern}{reason_without_match(pattern, example)}.")
     for path in paths:
-        check_name(key, path)
+        check_file(key, path)
     return paths
 
 
@@ -44,17 +47,21 @@ def reason_without_match(pattern: str, example: str) -> str:
     return ""
 
 
-def check_name(key: str, path: str) -> None:
-    """Raise UserError for a path that Snakemake cannot read: with braces, its wildcards, or not in UTF-8."""
+def check_file(key: str, path: str) -> None:
+    """Raise UserError for a path that Snakemake cannot use: with braces, not in UTF-8, or dated in the future."""
     if {"{", "}"} & {*path}:
-        raise UserError(
-            f"{key}: {path} has braces, which are wildcards of Snakemake; allowed: names without {{ and }}."
-        )
+        raise UserError(f"{key}: {path} has braces, Snakemake's wildcards; allowed: names without {{ and }}.")
     try:
         path.encode()
     except UnicodeEncodeError:
         name = path.encode(errors="surrogateescape").decode(errors="backslashreplace")
         raise UserError(f"{key}: the name {name} is not in UTF-8; allowed: names in UTF-8.") from None
+    if not bucket.remote(path) and os.path.getmtime(path) > time.time() + DAY:
+        date = time.strftime("%Y-%m-%d", time.gmtime(os.path.getmtime(path)))
+        raise UserError(
+            f"{key}: {path} is dated {date}, so everything that is made from it would be older; to date it today: "
+            f"touch {shlex.quote(path)}."
+        )
 
 
 def paths_matching(pattern: str) -> Iterator[str]:

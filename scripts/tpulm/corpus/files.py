@@ -2,6 +2,7 @@
 
 import codecs
 import contextlib
+import csv
 import gzip
 import io
 import json
@@ -277,8 +278,22 @@ def mistake(file: str, error: Exception) -> UserError:
         )
     except (EOFError, gzip.BadGzipFile, zlib.error):
         return UserError(f"{file} is not a complete gzip file.")
+    if kind == "csv" and "EOF inside string" in str(error):
+        return UserError(
+            f"{file}, line {line_of_open_quote(file)}: a quotation mark is not closed; allowed: pairs of them."
+        )
     needed = "; allowed: fields that commas divide, in quotes where they have commas" if kind == "csv" else ""
     return UserError(f"{file} is not a complete {format_name(file)} file: {first_line(error)}{needed}.")
+
+
+def line_of_open_quote(file: str) -> int:
+    """Return the line in which the last row of a CSV file begins, which has a quotation mark that is not closed."""
+    line = 1
+    with opened(file) as data, contextlib.suppress(csv.Error):
+        rows = csv.reader(io.TextIOWrapper(data, encoding="utf-8", newline=""), strict=True)
+        for _ in rows:
+            line = rows.line_num + 1
+    return line
 
 
 def plain_text(file: str, text: str) -> str:

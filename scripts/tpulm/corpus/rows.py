@@ -66,9 +66,9 @@ class Form:
             if column not in names:
                 comma = len(names) == 1 and ";" in str(names[0])
                 more = " Columns must be separated by commas, not semicolons." if comma else ""
-                raise UserError(
-                    f"{place} has no column {column} ({self.where}.{key}); found: {', '.join(map(str, names))}.{more}"
-                )
+                spaces = any(str(name) != str(name).strip() for name in names)
+                shown = ", ".join(f'"{name}"' if spaces else str(name) for name in names)
+                raise UserError(f"{place} has no column {column} ({self.where}.{key}); found: {shown}.{more}")
 
     def document(self, place: object, values: Sequence[object]) -> Document:
         """Return the document of a row, given the values of its columns. Raises UserError for what is no text."""

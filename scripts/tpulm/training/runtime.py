@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from tpulm.compat.tensorflow import keep_out
 from tpulm.core import processes
 from tpulm.core.accelerators import check_devices
-from tpulm.core.devices import accelerator_here, cache_folder, gpu_here, keep_to_cpu, tpu_here
+from tpulm.core.devices import accelerator_here, cache_folder, gpu_here, ignore_settings, keep_to_cpu, tpu_here
 
 # Parameters of mallopt, from glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
@@ -54,6 +54,7 @@ def start(
     Raises UserError if there are other devices than `resources` request.
     """
     keep_out()
+    ignore_settings()
     os.environ["KERAS_BACKEND"] = "jax"
     if on_cpu:
         keep_to_cpu()
@@ -118,3 +119,5 @@ def set_precision(precision: str) -> None:
 
     keras.config.set_floatx("bfloat16" if precision == "bfloat16" else "float32")
     keras.config.set_dtype_policy(precision)
+    keras.config.set_epsilon(1e-7)  # Keras's default, which a file in KERAS_HOME can change
+    keras.config.set_image_data_format("channels_last")

@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Mapping
 
 from tpulm.core.accelerators import check_devices, is_tpu, tpu_name
-from tpulm.core.devices import IN_USE, tensorflow_flags, tpu_here, tpu_versions
+from tpulm.core.devices import IN_USE, ignore_settings, tensorflow_flags, tpu_here, tpu_versions
 from tpulm.core.errors import UserError
 
+ignore_settings()
 os.environ["TF_XLA_FLAGS"] = tensorflow_flags(os.environ.get("TF_XLA_FLAGS", ""))
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # transformers' TensorFlow models are Keras 2
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -15,7 +15,7 @@ from tpulm.compat.snakemake import default_storage, prefixing, source_input
 from tpulm.compat.snakemake_gcs import list_once
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
-from tpulm.core.user_files import check_name
+from tpulm.core.user_files import check_file
 from tpulm.specs.artifacts import resolved
 
 
@@ -29,7 +29,7 @@ class Paths:
 
         root  folder of this workflow's Snakefile: as a module, it is not the folder of the outer one
         """
-        check_name("the folder of the workflow", str(root))
+        check_file("the folder of the workflow", str(root))
         self.root, self.storage = root, storage
         self.stored, prefix = default_storage(workflow)
         self.bucket = f"{prefix.rstrip('/')}/" if self.stored == "gcs" else ""
