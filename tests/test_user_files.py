@@ -1,13 +1,16 @@
 """The files that a config names: which a glob matches, and one sentence for what it does not."""
 
 import os
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tpulm.core.errors import UserError
 from tpulm.core.user_files import check_file, matching_files
 from tpulm.corpus.files import read_files
 from tpulm.corpus.rows import Form
+from tpulm.records.shards import SPELLED, merge_sidecars, special_counted
 
 pytestmark = pytest.mark.unit
 
@@ -67,3 +70,13 @@ def rows_refused(name: str, text: str, column: str = "text") -> str:
 def test_a_mistake_in_a_csv_file_is_found_by_what_a_user_sees():
     assert "rows.csv, line 4: " in rows_refused("rows.csv", 'text\n"a\nb"\n"c, d\ne\n')
     assert 'found: "text ", "label"' in rows_refused("header.csv", "text ,label\na,b\n")
+
+
+def test_special_tokens_that_a_text_spells_are_counted_and_those_of_the_template_are_not():
+    batches = [(np.array([0, 5, 4, 1, 0, 6, 1], np.int32), np.array([4, 3])), (np.array([0, 4, 4, 1]), np.array([4]))]
+    counts = Counter()
+    assert len(list(special_counted(batches, {0, 1, 4}, 2, counts))) == 2 and counts[SPELLED] == 3
+    assert list(special_counted(batches[:0], {0}, 2, empty := Counter())) == [] and not empty
+    shard = {"vocabulary": {}, "documents": 1, "records": 1, "tokens": 9, "dropped_tokens": 0, "bytes": 1}
+    merged = merge_sidecars({"train": [shard | counts, shard], "test": [shard]}, {})["splits"]
+    assert merged["train"][SPELLED] == 3 and SPELLED not in merged["test"]

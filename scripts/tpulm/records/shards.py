@@ -12,6 +12,7 @@ from tpulm.core.errors import UserError
 from tpulm.records.tfrecord import write_records
 from tpulm.specs.shards import files_of_shard, shards_of_files
 
+SPELLED = "special_tokens_in_text"  # only where there are some
 TOKENS_AT_ONCE = 1 << 20  # tokens of records that are packed together, about
 Features = dict[str, np.ndarray]
 Documents = tuple[np.ndarray, ...]
@@ -201,7 +202,13 @@ def pack(documents: Iterable[Documents], packer: Windows | OnePerRecord) -> Iter
 
 
 def write_shard(
-    documents: Iterable[Documents], recipe: Mapping, pad: int, suffix_tokens: int, records: str | Path, count: int
+    documents: Iterable[Documents],
+    recipe: Mapping,
+    pad: int,
+    suffix_tokens: int,
+    records: str | Path,
+    count: int,
+    counts: Counter | None = None,
 ) -> dict:
     """Write a shard and its index; return the manifest's entry of the shard.
 
@@ -209,7 +216,7 @@ def write_shard(
     recipe        packing, sequence_length, tokens_per_record; shards_key and length_key, config keys; responses, true
                   if records mark the tokens of responses
     records       SPLIT/NUMBER-of-SHARDS.tfrecord; the index next to it has the extension .index
-    count         number of documents
+    count         number of documents; counts  of `special_counted`, which the entry has, too
 
     Raises UserError if they are too few for one record.
     """
@@ -227,7 +234,9 @@ def write_shard(
             "sequences, so that each shard has at least one record."
         )
 
-    counts = Counter(loss_tokens=0, target_tokens=0, records_without_loss=0) if layout.responses else Counter()
+    counts = Counter() if counts is None else counts
+    if layout.responses:
+        counts.update(loss_tokens=0, target_tokens=0, records_without_loss=0)
     blocks = counted(pack(documents, packer), counts)
     written = write_records(records, index, require_nonempty(blocks, reason))
     return {
@@ -239,6 +248,21 @@ def write_shard(
         **counts,
         **written,
     }
+
+
+def special_counted(
+    documents: Iterable[Documents], special: Iterable[int], inserted: int, counts: Counter
+) -> Iterator[Documents]:
+    """Yield all documents, and count the special tokens that their texts spell, such as [MASK].
+
+    special   ids; inserted  how many of them a template puts around each document
+    counts    gets special_tokens_in_text, if there are any
+    """
+    ids_of_special = np.array(sorted(special))
+    for batch in documents:
+        spelled = int(np.isin(batch[0], ids_of_special).sum()) - inserted * len(batch[1])
+        counts += Counter({SPELLED: spelled})  # which keeps no zeros
+        yield batch
 
 
 def counted(blocks: Iterable[Features], counts: Counter) -> Iterator[Features]:
@@ -284,6 +308,8 @@ def merge_sidecars(splits: dict[str, list[dict]], layout: dict) -> dict:
         shards = [{key: value for key, value in sidecar.items() if key != "vocabulary"} for sidecar in sidecars]
         vocabulary = sidecars[0]["vocabulary"]
         sums = {key: sum(shard[key] for shard in shards) for key in keys}
+        if spelled := sum(shard.get(SPELLED, 0) for shard in shards):
+            sums[SPELLED] = spelled
         if not sums.get("loss_tokens", 1):
             raise UserError(
                 f"no record of {split} has a token of a response: with sequence_length {layout['sequence_length']}, "

@@ -119,10 +119,14 @@ def of_tokenizer(sources: Sources) -> Iterator[Verdict]:
 
 
 def of_records(sources: Sources) -> Iterator[Verdict]:
-    """Yield a verdict for each set of training records that is mostly padding, without external records."""
+    """Yield a verdict for each set of training records that is mostly padding, or whose text spells special tokens."""
     for file in sources.names(f"*{MANIFEST}"):
         manifest = sources.json(file)
         split = manifest["splits"].get("train")
+        if spelled := (split or {}).get("special_tokens_in_text"):
+            flaw = f"The training text spells {spelled:,} special tokens, such as [MASK], which models read as these. "
+            flaw += "If they are not meant, remove them from the text."
+            yield Verdict(file.removesuffix(f"/{MANIFEST}"), flaw, False)
         if manifest["packing"] != "pad" or not split or not split["records"] or "documents" not in split:
             continue
         length = (split["tokens"] - split["dropped_tokens"]) / split["records"]
