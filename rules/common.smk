@@ -46,7 +46,7 @@ sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
 
 IS_MAIN = is_main(workflow)
 if IS_MAIN and workflow.is_main_process:
-    replace_handler(workflow, Keeper if KEEP in os.environ else Terminal)
+    replace_handler(workflow, Keeper if KEEP in os.environ else Terminal, always=KEEP in os.environ)
 # A config on the command line replaces config.yaml. Snakemake's `configfile:` would merge the two, read 1e-4 as text,
 # and report invalid YAML without file and line.
 GIVEN, OVERRIDES = config_given(workflow)

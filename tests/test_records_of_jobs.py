@@ -31,11 +31,12 @@ from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
 from snakemake.iocontainers import InputFiles
 from tpulm.core import job_record
+from tpulm.core.code_digest import code_of
 place = sys.argv[3]
 os.makedirs(place + "results", exist_ok=True)
 open(place + "results/text", "w").write("text")
 inputs = InputFiles(fromdict={"text": place + "results/text"})
-params = {"recipe": {"last": 20}, "code": "scripts/mlm/train_mlm_jax.py jax 0123456789abcdef"}
+params = {"recipe": {"last": 20}, "code": code_of("scripts/mlm/train_mlm_jax.py", "jax").param()}
 snakemake = SimpleNamespace(rule="train", wildcards={}, threads=1, params=params, input=inputs,
                             output=[place + "results/model"])
 with job_record.recorded(place + "logs/train.log", print):

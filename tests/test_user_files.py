@@ -1,6 +1,7 @@
 """The files that a config names: which a glob matches, and one sentence for what it does not."""
 
 import os
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -57,6 +58,8 @@ def test_names_that_snakemake_cannot_read_are_refused(tmp_path):
 def test_a_file_from_the_future_is_refused():
     os.utime("a.txt", (2e9, 2051222400))
     assert "a.txt is dated 2035-01-01" in refused("*.txt") and "touch a.txt" in refused("a.txt")
+    os.utime("a.txt", (2e9, time.time() + 3600))
+    assert "touch a.txt" in refused("a.txt")
 
 
 def rows_refused(name: str, text: str, column: str = "text") -> str:

@@ -22,4 +22,4 @@ if __name__ == "__main__":
     if {"-h", "--help"} & {*sys.argv[1:]}:
         sys.exit(__doc__)
     os.environ[KEEP] = "1"
-    snakemake([*sys.argv[1:], "--dry-run"])
+    snakemake(["--dry-run", *sys.argv[1:]])

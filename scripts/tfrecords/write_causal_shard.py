@@ -14,11 +14,12 @@ params.recipe     packing, sequence_length, tokens_per_record; shards and files 
 """
 
 import os
+from collections import Counter
 
 from tpulm.core.files import write_json
 from tpulm.core.job import job
 from tpulm.corpus.documents import read_responses, read_texts
-from tpulm.records.shards import range_of_job, write_shard
+from tpulm.records.shards import SPELLED, range_of_job, special_counted, write_shard
 from tpulm.tokenization.tokenizer import CLOSING, TextTokenizer, check_control_tokens, describe, tokenize
 
 wildcards, recipe, inputs = snakemake.wildcards, snakemake.params.recipe, snakemake.input
@@ -32,9 +33,14 @@ with job(snakemake.log[0], f"{wildcards.records} {split} {shard + 1}/{shards}") 
     responses = read_responses(*rows) if recipe.get("responses") else None
     texts = read_texts(*rows)
     documents = tokenize(check_control_tokens(texts, tokenizer) if recipe.get("chat") else texts, tokenizer, responses)
+    counts: Counter[str] = Counter()
+    if not recipe.get("chat"):  # whose template writes special tokens
+        special = {*tokenizer.special.values()} - {None}
+        documents = special_counted(documents, special, len(tokenizer.before + tokenizer.after), counts)
     pad, target = tokenizer.special["pad"], snakemake.output.records
-    written = write_shard(documents, recipe, pad, CLOSING, target, part["documents"])
+    written = write_shard(documents, recipe, pad, CLOSING, target, part["documents"], counts)
     write_json(snakemake.output.sidecar, written | {"vocabulary": describe(tokenizer, inputs.tokenizer)})
     silent = f"; {written['records_without_loss']:,} without a response" if written.get("records_without_loss") else ""
+    spelled = f"; the text spells {counts[SPELLED]:,} special tokens" if counts[SPELLED] else ""
     sizes = f"{written['records']:,} records of {recipe['sequence_length']} tokens"
-    say(f"{sizes} from {part['documents']:,} documents{silent}")
+    say(f"{sizes} from {part['documents']:,} documents{silent}{spelled}")

@@ -165,15 +165,18 @@ def executor_settings(workflow: Any) -> Any:
 # The display.
 
 
-def replace_handler(workflow: Any, make: Callable[[Any, logging.Handler, Any], logging.Handler]) -> None:
+def replace_handler(
+    workflow: Any, make: Callable[[Any, logging.Handler, Any], logging.Handler], always: bool = False
+) -> None:
     """Replace the handler that writes to the terminal, except with --verbose, --debug-dag or a logger plugin.
 
     A logger plugin would have to be installed and named in every profile.
 
-    make  returns the handler, given the workflow, Snakemake's own handler and the settings of its output
+    make    returns the handler, given the workflow, Snakemake's own handler and the settings of its output
+    always  whether to replace it with these options, too
     """
     manager = workflow.logger_manager
-    own_output = manager.settings.verbose or manager.settings.debug_dag
+    own_output = not always and (manager.settings.verbose or manager.settings.debug_dag)
     for handler in list(manager.logger.handlers):
         if handler.name == DEFAULT_HANDLER and not own_output:
             manager.logger.removeHandler(handler)
@@ -190,36 +193,47 @@ def reasons(reason: str) -> list[str]:
     return [part for part in parts if not part.startswith(ROUTINE[1])] or parts
 
 
-# Metadata, for tools/keep_results.py.
+# Metadata.
 
 
-def differences_of_metadata(workflow: Any, job: Any) -> tuple[set[str], set[str]] | None:
-    """Return the params and the inputs of a job that are only in its metadata, or only in the workflow, each as text.
+def changed_params(workflow: Any, job: Any) -> tuple[set[str], set[str]]:
+    """Return the params of a job that only its metadata has, and those that only the workflow has, as text."""
+    change = workflow.persistence.params_changed(job)
+    return ({*change.only_old}, {*change.only_new}) if change else (set(), set())
 
-    None where the job is going to run for any other reason.
+
+def changed_inputs(workflow: Any, job: Any) -> set[str]:
+    """Return the inputs of a job that only the metadata of an output has, or only the workflow."""
+    now = {*map(str, workflow.persistence._input(job))}
+    return {path for file in job.output for path in {*(workflow.persistence.input(file) or ())} ^ now}
+
+
+def may_be_up_to_date(workflow: Any, job: Any) -> bool:
+    """Return whether a job is going to run only for its params, its set of inputs, or the jobs before it."""
+    reasons = ("params have changed", "set of input files has changed", "input files updated by another job")
+    return all(name.startswith(reasons) for name in workflow.dag.reason(job).get_names())
+
+
+def renew_metadata(workflow: Any, jobs: Iterable) -> list:
+    """Write params and inputs of jobs into the metadata of their outputs, where nothing else makes them stale.
+
+    Returns these jobs. The metadata of the others stays as it was.
     """
-    reason, persistence = workflow.dag.reason(job), workflow.persistence
-    if {*reason.get_names()} - {"params have changed since last execution",
-                                "set of input files has changed since last execution"}:  # fmt: skip
-        return None
-    inputs: set[str] = set()
-    for file in job.output:
-        inputs ^= {*persistence.input(file)} ^ {*map(str, persistence._input(job))}
-    change = reason.params_changed
-    return ({*change.only_old, *change.only_new} if change else set()), inputs
-
-
-def renew_metadata(workflow: Any, jobs: Iterable) -> None:
-    """Write params and inputs of jobs into the metadata of their outputs, and find out again what is going to run."""
     persistence, dag = workflow.persistence, workflow.dag
+    before = {}
     for job in jobs:
-        for file in job.output:
-            record = persistence.metadata(file)
+        records = [(persistence._get_key(file), persistence.metadata(file)) for file in job.output]
+        before[job] = [(key, record.model_copy()) for key, record in records]
+        for key, record in records:
             record.params, record.input = persistence._params(job), persistence._input(job)
-            persistence._write_record(persistence._get_key(file), record)
+            persistence._write_record(key, record)
     for job in dag.jobs:
         dag.reason(job).clear()
     workflow.async_run(dag.update_needrun())
+    for job in dag.needrun_jobs():
+        for key, record in before.pop(job, ()):
+            persistence._write_record(key, record)
+    return list(before)
 
 
 def stale(parts: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ errors. It is the same under every Python, whose own `ast.dump` is not.
 """
 
 import ast
+import atexit
 import contextlib
 import hashlib
 import json
@@ -20,7 +21,9 @@ ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS, LOCKS = ROOT / "scripts", ROOT / "envs"
 # Syntax trees take a second to read, which one start of Snakemake does for the following ones.
 CACHE, READER = Path(".snakemake") / "code.json", Path(__file__).read_bytes()
-# Modules that no artifact depends on: with stubs in their place, each stage writes the same bytes (a test).
+# Modules that no data and no model depend on: with stubs in their place, each stage writes the same bytes (a test).
+# Scripts that tell about jobs do compute with them.
+TELLS = ("archive/", "publish/", "report/", "upkeep/")
 UNCOUNTED = frozenset(
     f"tpulm/{module}.py"
     for module in (
@@ -32,12 +35,21 @@ UNCOUNTED = frozenset(
 SOFTWARE = {
     "jax": "jax", "jaxlib": "jaxlib", "libtpu": "libtpu", "keras": "keras", "keras_hub": "keras-hub",
     "tensorflow": "tensorflow", "tf_keras": "tf-keras", "transformers": "transformers", "tokenizers": "tokenizers",
-    "sentencepiece": "sentencepiece", "numpy": "numpy", "pyarrow": "pyarrow", "datasets": "datasets",
-    "safetensors": "safetensors", "vl_convert": "vl-convert-python", "lm_eval": "lm-eval",
+    "sentencepiece": "sentencepiece", "numpy": "numpy", "ml_dtypes": "ml-dtypes", "scipy": "scipy",
+    "sklearn": "scikit-learn", "pandas": "pandas", "pyarrow": "pyarrow", "datasets": "datasets",
+    "safetensors": "safetensors", "gguf": "gguf", "jinja2": "jinja2", "vl_convert": "vl-convert-python",
+    "lm_eval": "lm-eval", "evaluate": "evaluate", "sacrebleu": "sacrebleu",
 }  # fmt: skip
 # Packages that compute for another one.
-BELOW = {"jax": ("jaxlib", "libtpu"), "keras_hub": ("keras",), "transformers": ("tokenizers",)}
+BELOW = {
+    "jax": ("jaxlib", "libtpu", "ml_dtypes"), "keras_hub": ("keras",), "transformers": ("tokenizers",),
+    "lm_eval": ("evaluate", "sacrebleu", "sklearn", "scipy"),
+}  # fmt: skip
 PINNED = re.compile(r"^([\w.-]+)(?:\[[^]]*\])?==([^\s;\\]+)", re.MULTILINE)
+
+
+# The param of a job as Snakemake's metadata has it: script, environment and a digest.
+PARAM = re.compile(r"'(?P<job>scripts/\S+\.py [\w-]+) [0-9a-f]{16}'")
 
 
 class Code(NamedTuple):
@@ -103,6 +115,7 @@ def imported_files(script: str, environment: str = "") -> list[str]:
 
     environment  of the script, if it is a backend's; the branches of all backends without it
     """
+    uncounted = frozenset() if script.startswith(TELLS) else UNCOUNTED
     files: set[str] = set()
     queue = [script]
     while queue:
@@ -111,11 +124,7 @@ def imported_files(script: str, environment: str = "") -> list[str]:
             files.add(file)
             imports = source_of(file, environment if file == script else "").imports
             names = (name.replace(".", "/") + ".py" for name in imports)
-            queue += [name for name in names if name not in UNCOUNTED and (SCRIPTS / name).is_file()]
-    if read_now:
-        with contextlib.suppress(OSError):
-            write_text(CACHE, json.dumps(cached_sources()))
-        read_now.clear()
+            queue += [name for name in names if name not in uncounted and (SCRIPTS / name).is_file()]
     return sorted(files)
 
 
@@ -126,15 +135,25 @@ class Source(NamedTuple):
     imports: list[str]
 
 
-read_now: set[str] = set()  # keys of `cached_sources` that CACHE lacks
-
-
 @cache
 def cached_sources() -> dict[str, list]:
-    """Return digests and imports by a digest of a file's content and its environment, from CACHE."""
+    """Return digests and imports by a digest of a file's content and its environment, from CACHE.
+
+    What is read in this process is written there at its end.
+    """
+    cached: object = None
     with contextlib.suppress(OSError, ValueError):
-        return json.loads(CACHE.read_text(encoding="utf-8"))
-    return {}
+        cached = json.loads(CACHE.read_text(encoding="utf-8"))
+    sources = cached if isinstance(cached, dict) else {}
+    atexit.register(write_cache, CACHE.absolute(), sources, len(sources))
+    return sources
+
+
+def write_cache(path: Path, sources: dict[str, list], before: int) -> None:
+    """Write the cache if it has more than before; without it, the next start reads the files again."""
+    if len(sources) > before:
+        with contextlib.suppress(OSError):
+            write_text(path, json.dumps(sources))
 
 
 @cache
@@ -143,10 +162,9 @@ def source_of(file: str, backend: str) -> Source:
     content, cached = (SCRIPTS / file).read_bytes(), cached_sources()
     key = hashlib.sha256(b" ".join([READER, backend.encode(), content])).hexdigest()
     if key not in cached:
-        tree = Computing(backend).visit(ast.parse(content))
+        tree = Computing(backend).visit(ast.parse(content, filename=str(SCRIPTS / file)))
         digest = hashlib.sha256(serialized(tree).encode()).hexdigest()[:16]
         cached[key] = [digest, sorted({*imported_names(tree)})]
-        read_now.add(key)
     return Source(*cached[key])
 
 
@@ -165,7 +183,7 @@ def backend_of_branch(node: ast.AST) -> str | None:
     if isinstance(node, ast.If) and isinstance(node.test, ast.Compare):
         test = node.test
         if isinstance(test.ops[0], ast.Eq) and ast.unparse(test.left) == "recipe['backend']":
-            return ast.literal_eval(test.comparators[0])
+            return getattr(test.comparators[0], "value", None)
     return None
 
 
@@ -176,37 +194,27 @@ class Computing(ast.NodeTransformer):
         """Take the name of the backend, or "" to keep all branches."""
         self.backend = backend
 
-    def drop_docstrings(self, node: ast.AST) -> ast.AST:
-        """Drop strings that are statements, and the type that a function returns."""
-        node.body = [line for line in node.body if not is_string(line)]  # type: ignore[attr-defined]
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            node.returns = None
+    def drop_strings(self, node: ast.AST) -> ast.AST:
+        """Drop strings that are statements, such as docstrings."""
+        node.body = [  # type: ignore[attr-defined]
+            line
+            for line in node.body  # type: ignore[attr-defined]
+            if not (isinstance(line, ast.Expr) and isinstance(getattr(line.value, "value", None), str))
+        ]
         return self.generic_visit(node)
 
-    visit_Module = visit_ClassDef = visit_FunctionDef = visit_AsyncFunctionDef = drop_docstrings
+    visit_Module = visit_ClassDef = visit_FunctionDef = visit_AsyncFunctionDef = drop_strings
 
-    def visit_arg(self, node: ast.arg) -> ast.arg:
-        """Drop the type of an argument."""
-        node.annotation = None
-        return node
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        """Drop the type of a variable; fields of dataclasses keep their names and order."""
-        node.annotation = ast.Constant(None)
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        """Drop the message of an error; arguments of other exceptions can be more."""
+        error = node.exc
+        if isinstance(error, ast.Call) and ast.unparse(error.func).endswith("Error"):
+            node.exc = error.func
         return self.generic_visit(node)
-
-    def visit_Raise(self, node: ast.Raise) -> ast.Raise:
-        """Drop the message and the cause of an error."""
-        return ast.Raise(node.exc.func if isinstance(node.exc, ast.Call) else node.exc)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
         """Drop the empty strings that some versions of Python put between the parts of an f-string."""
         node.values = [value for value in node.values if getattr(value, "value", None) != ""]
-        return self.generic_visit(node)
-
-    def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        """Drop the message."""
-        node.msg = None
         return self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.AST]:
@@ -219,9 +227,9 @@ class Computing(ast.NodeTransformer):
         return node
 
 
-def is_string(statement: ast.stmt) -> bool:
-    """Return whether a statement is a string, such as a docstring."""
-    return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
+# Fields of syntax trees that change no number: types, the message of `assert`, the cause of an error; `ctx` says again
+# whether a name is read or written.
+IGNORED = {"annotation", "returns", "msg", "cause", "ctx", "type_comment"}
 
 
 def serialized(node: object) -> str:
@@ -235,6 +243,6 @@ def serialized(node: object) -> str:
     fields = (
         f"{name}={serialized(value)}"
         for name, value in ast.iter_fields(node)
-        if not isinstance(value, ast.expr_context) and value is not None and value != []
+        if name not in IGNORED and value is not None and value != []
     )
     return f"{type(node).__name__}({','.join(fields)})"

@@ -18,8 +18,10 @@ from typing import Any
 from tpulm.core import bucket, ledger, processes
 from tpulm.core.code_digest import SOFTWARE, code_of_param
 from tpulm.core.devices import IN_USE
+from tpulm.core.errors import UserError
 from tpulm.core.files import files_of, sha256_of_each
 
+FLAGS = ("XLA_FLAGS", "TF_XLA_FLAGS", "LIBTPU_INIT_ARGS")  # of compilers, which a user can set
 current: list[Path] = []  # the record of this process' job
 
 
@@ -135,9 +137,11 @@ def recorded(log: str, say: Callable[[str], None]) -> Iterator[None]:
     if before and before["exit"] is None:
         say("the last attempt of this job was killed, or crashed: its record has no end")
     code = code_of_param(job.params["code"])
+    if code.param() != job.params["code"]:
+        raise UserError("the code has changed since this Snakemake started; run it again.")
     start = {"rule": job.rule, "script": code.script, "wildcards": dict(job.wildcards.items()), "threads": job.threads}
     start |= {"recipe": job.params.get("recipe"), "code": code.modules, "packages": code.packages, "host": host()}
-    start["flags"] = {name: os.environ[name] for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS") if name in os.environ}
+    start["flags"] = {name: os.environ[name] for name in FLAGS if name in os.environ}
     start["inputs"] = read_by(sorted({*map(str, job.input)}))
     ledger.append(path, {"event": "start", "time": time.time()} | start)
     exit_code = 1

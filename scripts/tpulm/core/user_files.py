@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 
-DAY = 86_400  # seconds; clocks of hosts that share files may differ
+SLACK = 60  # seconds by which clocks of hosts that share files may differ
 SIZES: dict[str, int] = {}  # bytes of the objects that `matching_files` has returned
 
 
@@ -39,7 +39,7 @@ def matching_files(key: str, pattern: str, example: str = "*") -> list[str]:
 def reason_without_match(pattern: str, example: str) -> str:
     """Return why a glob may have no match: a folder, or a form that is not expanded."""
     if os.path.isdir(pattern):
-        return f", which is a folder; allowed: files, such as {os.path.join(pattern, example)}"
+        return f", which is a folder; allowed: files, such as {os.path.join(glob.escape(pattern), example)}"
     if re.match(r"[a-z0-9+]+://", pattern):
         return "; allowed: files of this machine, or objects gs://BUCKET/NAME"
     if re.search(r"^~|\$|\{.*\}", pattern):
@@ -56,8 +56,8 @@ def check_file(key: str, path: str) -> None:
     except UnicodeEncodeError:
         name = path.encode(errors="surrogateescape").decode(errors="backslashreplace")
         raise UserError(f"{key}: the name {name} is not in UTF-8; allowed: names in UTF-8.") from None
-    if not bucket.remote(path) and os.path.getmtime(path) > time.time() + DAY:
-        date = time.strftime("%Y-%m-%d", time.gmtime(os.path.getmtime(path)))
+    if not bucket.remote(path) and os.path.getmtime(path) > time.time() + SLACK:
+        date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(os.path.getmtime(path)))
         raise UserError(
             f"{key}: {path} is dated {date}, so everything that is made from it would be older; to date it today: "
             f"touch {shlex.quote(path)}."

@@ -1,14 +1,10 @@
 """Variables of a model: given values from the arrays of a file, and counted."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tpulm.core.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 
 
 def assign(variables: list, arrays: Mapping[str, np.ndarray], source: str) -> None:

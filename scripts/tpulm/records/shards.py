@@ -261,7 +261,8 @@ def special_counted(
     ids_of_special = np.array(sorted(special))
     for batch in documents:
         spelled = int(np.isin(batch[0], ids_of_special).sum()) - inserted * len(batch[1])
-        counts += Counter({SPELLED: spelled})  # which keeps no zeros
+        if spelled:
+            counts[SPELLED] += spelled
         yield batch
 
 

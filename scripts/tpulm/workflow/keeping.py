@@ -1,6 +1,7 @@
 """Keeps results that are stale only because code or packages have changed: Snakemake's metadata takes the new code."""
 
 import logging
+import os
 import re
 import sys
 from typing import Any
@@ -9,13 +10,14 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from tpulm.compat import snakemake as inside
 from tpulm.core import folder_lock
+from tpulm.core.code_digest import PARAM, ROOT
+from tpulm.core.errors import UserError
 from tpulm.workflow.start import or_exit
 from tpulm.workflow.terminal import Terminal
 
 KEEP = "TPULM_KEEP"  # in the environment of a dry run that keeps
-CODE_PARAM = re.compile(r"'scripts/\S+\.py \w+ [0-9a-f]{16}'")
-# Before 0.3.0, code was among the inputs.
-CODE_INPUT = re.compile(r"(.*/)?(scripts/.*\.py|envs/[\w-]+\.txt)")
+# Before 0.3.0, the code of this folder was among the inputs.
+CODE_INPUT = re.compile(r"(scripts/.*\.py|envs/[\w-]+\.txt)")
 
 
 class Keeper(Terminal):
@@ -23,39 +25,38 @@ class Keeper(Terminal):
 
     def __init__(self, workflow: Any, plain: Any, settings: Any):
         super().__init__(workflow, plain, settings)
-        self.seen = folder_lock.last_start()
+        self.filters, self.seen = [], folder_lock.last_start()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep results when the jobs are known; show only what else Snakemake says, such as an error."""
         if getattr(record, "event", None) == LogEvent.RUN_INFO:
-            or_exit(folder_lock.enter, self.seen)
-            self.keep()
+            or_exit(self.keep)
             sys.exit()
         super().emit(record)
 
     def keep(self) -> None:
-        """Keep the jobs whose only reason is their code, then those that only followed from these, until none is left.
-
-        Prints each job.
-        """
-        number = 0
-        while jobs := [job for job in inside.pending_jobs(self.workflow) if job.output and self.is_kept(job)]:
-            inside.renew_metadata(self.workflow, jobs)
-            number += len(jobs)
-            for job in jobs:
-                self.write(f"kept  {' '.join([job.rule.name, *map(str, job.wildcards)])}\n")
+        """Keep and print the jobs that only their code makes stale. Raises UserError for a folder that is taken."""
+        pending = [job for job in inside.pending_jobs(self.workflow) if job.output]
+        try:
+            folder_lock.enter(self.seen)
+            kept = inside.renew_metadata(self.workflow, filter(self.differs_by_code, pending))
+        except OSError as error:
+            raise UserError(f"{error.filename} cannot be written: {error.strerror}.") from None
+        for job in kept:
+            self.write(f"kept  {' '.join([job.rule.name, *map(str, job.wildcards)])}\n")
         left = sum(bool(job.output) for job in inside.pending_jobs(self.workflow))
         self.write(
-            f"{number} jobs are kept; {left} are stale for other reasons, see snakemake -n. The records of jobs go on "
-            "to say by which code results were made.\n"
+            f"{len(kept)} jobs are kept; {left} run for other reasons, see snakemake -n. The records of jobs go on to "
+            "say by which code results were made.\n"
         )
 
-    def is_kept(self, job: Any) -> bool:
-        """Return whether a job is stale by its code only."""
-        changes = inside.differences_of_metadata(self.workflow, job)
-        return bool(
-            changes
-            and any(changes)
-            and all(map(CODE_PARAM.fullmatch, changes[0]))
-            and all(map(CODE_INPUT.fullmatch, changes[1]))
-        )
+    def differs_by_code(self, job: Any) -> bool:
+        """Return whether the metadata of a job differs from the workflow, and by code only."""
+        if not inside.may_be_up_to_date(self.workflow, job):
+            return False
+        (old, new), inputs = inside.changed_params(self.workflow, job), inside.changed_inputs(self.workflow, job)
+        matches = [PARAM.fullmatch(param) for param in (*old, *new)]
+        scripts = {match["job"] for match in matches if match}
+        if not all(matches) or len(scripts) != 1:
+            return False
+        return not inputs if old else all(CODE_INPUT.fullmatch(os.path.relpath(path, ROOT)) for path in inputs)

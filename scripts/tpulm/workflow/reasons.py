@@ -12,35 +12,42 @@ KEEPING = "`python tools/keep_results.py`, with the options of this command, kee
 PARAMS, FOLLOWS = "Params have changed", "Input files updated by another job"
 
 
-def reasons_of(job: Any, said: Sequence[str]) -> list[str]:
+def reasons_of(job: Any, given_reasons: Sequence[str], code_changed: bool) -> list[str]:
     """Return the reasons of a job, with old and new values where its record has them.
 
-    job   Snakemake's
-    said  its reasons in Snakemake's words, each with the first file of its list
+    job            Snakemake's
+    given_reasons  in Snakemake's words, each with the first file of its list
+    code_changed   whether the param `code` is another one than in Snakemake's metadata
     """
     record = last_record(job)
-    # A job that follows from another has its params compared by nobody; what is missing is made as it would be anyway.
-    if record is None or not any(part.startswith((PARAMS, FOLLOWS)) for part in said):
-        return list(said)
-    recipe = redacted_values(json.loads(json.dumps(job.params.get("recipe"), default=str)))
-    changes = differences({"": record["recipe"]}, {"": recipe})
-    explained = [*([explain(changes)] if changes else []), *code_changes(record, job.params["code"])]
-    return [*explained, *(part for part in said if not (explained and part.startswith(PARAMS)))]
+    # Snakemake does not compare the params of a job that follows another. A missing output needs no comparison.
+    if record is None or not any(reason.startswith((PARAMS, FOLLOWS)) for reason in given_reasons):
+        return list(given_reasons)
+    changes = recipe_changes(job, record)
+    explained = [explain(changes)] if changes else []
+    explained += code_changes(record, job.params["code"]) if code_changed else []
+    return [*explained, *(reason for reason in given_reasons if not (explained and reason.startswith(PARAMS)))]
 
 
 def retraining_notes(jobs: Iterable[Any]) -> list[str]:
-    """Return the lines of a dry run on runs that train again because of their code, and on how to keep them.
+    """Return the lines of a dry run on runs that train again because of their code only, and on how to keep them.
 
-    jobs  Snakemake's, those that are going to run
+    jobs  Snakemake's that are going to run and whose param `code` has changed
     """
     notes: dict[str, str] = {}
     segments = (job for job in jobs if job.output.get("state"))
     for job in sorted(segments, key=lambda job: job.params["recipe"]["first"]):
         record, where = last_record(job), job.resources.run_key
-        if changes := code_changes(record, job.params["code"]) if record else []:
-            first = job.params["recipe"]["first"]
-            notes.setdefault(where, f"note: {where} trains again from step {first}: {'; '.join(changes)}.")
+        if record and not recipe_changes(job, record):
+            changes, first = "; ".join(code_changes(record, job.params["code"])), job.params["recipe"]["first"]
+            notes.setdefault(where, f"note: {where} trains again from step {first}: {changes}.")
     return [*sorted(notes.values()), f"note: {KEEPING}"] if notes else []
+
+
+def recipe_changes(job: Any, record: Mapping[str, Any]) -> dict[str, tuple]:
+    """Return the keys of a job's recipe that differ from its record, see `differences`."""
+    recipe = redacted_values(json.loads(json.dumps(job.params.get("recipe"), default=str)))
+    return differences({"": record["recipe"]}, {"": recipe})
 
 
 def last_record(job: Any) -> Mapping[str, Any] | None:

@@ -23,6 +23,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from tpulm.compat import snakemake as inside
 from tpulm.core import ledger, live_metrics
+from tpulm.core.code_digest import PARAM
 from tpulm.core.experiments import find_experiment
 from tpulm.core.job import ERASE, IN_PLACE, MEMORY
 from tpulm.core.processes import STOPPED
@@ -82,7 +83,8 @@ class Terminal(logging.Handler):
         before, self.total, self.left = self.total, record.stats["total"], record.stats["total"]
         if self.dryrun:
             if not before:
-                self.notes = retraining_notes(inside.pending_jobs(self.workflow))
+                jobs = inside.pending_jobs(self.workflow)
+                self.notes = retraining_notes(job for job in jobs if code_changed(self.workflow, job))
             return "\n".join([*self.notes, record.getMessage()]) if before else ""
         if self.workflow.local_exec and not self.workflow.touch:  # elsewhere, jobs wait in a queue
             jobs = list(inside.ordered_jobs(self.workflow))
@@ -110,7 +112,7 @@ class Terminal(logging.Handler):
         if record.jobid not in self.jobs:
             self.jobs = inside.jobs_by_id(self.workflow)
         job, said = self.jobs.get(record.jobid), inside.reasons(record.reason)
-        return reasons_of(job, said) if job else said
+        return reasons_of(job, said, code_changed(self.workflow, job)) if job else said
 
     def finished(self, record: Any) -> str:
         """Return the line of a job that has ended."""
@@ -202,6 +204,11 @@ class Terminal(logging.Handler):
         if self.in_place:
             self.write("")
         super().close()
+
+
+def code_changed(workflow: Any, job: Any) -> bool:
+    """Return whether the param `code` of a job is another one than in Snakemake's metadata."""
+    return any(PARAM.fullmatch(param) for params in inside.changed_params(workflow, job) for param in params)
 
 
 def progress(label: str, logs: list[str]) -> str:
