@@ -27,6 +27,7 @@ recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
 with job(snakemake.log[0], f"{wildcards.task} {wildcards.model}") as say:
     examples = {split: read_split(snakemake.input[split]) for split in ("validation", "test")}
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
+    from tpulm.models import masked_models
     from tpulm.models.sharding import on_one_host
     from tpulm.models.task_models import build_task_model
     from tpulm.models.variables import assign
@@ -38,7 +39,7 @@ with job(snakemake.log[0], f"{wildcards.task} {wildcards.model}") as say:
     arrays = {split: encode(columns) for split, columns in examples.items()}
     described = read_json(snakemake.input.task)
     step = task_step(on_one_host(recipe, snakemake.resources) | {"seed": 0}, folder, described)
-    distribution = distributed(step)
+    distribution = distributed(step, masked_models)
     model = build_task_model(step, distribution, folder, weights=False)
     predict, tables = make_predictor(model, distribution), []
     for chain, best in zip(recipe["chains"], snakemake.input.best, strict=True):
