@@ -429,6 +429,19 @@ def test_splits_are_the_same_for_any_partition_of_keys_and_parts(tmp_path_factor
     assert texts == expected
 
 
+def test_any_partition_of_a_text_has_the_same_bytes(tmp_path):
+    texts = [f"document {number % 190} of {'x' * (number % 11)}" for number in range(200)]
+    found = []
+    for count in (1, 7):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        pieces = [texts[start : start + -(-200 // count)] for start in range(0, 200, -(-200 // count))]
+        parts = [("train", [piece[:5], piece[5:]]) for piece in pieces]
+        build_sources(folder, parts, sources=["a"] * len(parts), weights={"a": 1.5})
+        found.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    assert len(found[0]) == 2 * len(SPLITS) and found[0] == found[1]
+
+
 def test_weights_repeat_and_thin_out_training_documents_only(tmp_path):
     names = {"a": 2.0, "b": 0.25, "c": 1.5, "d": 1.0}
     parts = [("train", [[f"{name} {number}" for number in range(400)]]) for name in names for _ in range(1)]
