@@ -131,12 +131,12 @@ runtime.start(1)
 import jax, jax.numpy as jnp, numpy as np
 from tpulm.models.token_losses import Head, chunked, chunks_of, first_likeliest, token_losses
 
-# Of 64 ids, those of each 16 have the same logit.
+# Of 64 ids, those of each 16 have the same logit, in two chunks.
 table, hidden = np.repeat(np.eye(4, dtype="f4"), 16, axis=0), np.eye(4, dtype="f4")[None]
 labels = np.array([[0, 16, 32, 48]], "i4")
 right = []
 for dtype in ("float32", "bfloat16"):
-    head = Head(None, False, True, dtype, None, 4, (None, None), None)
+    head = Head(None, False, True, dtype, None, 8, (None, None), None)
     logits = jnp.asarray(hidden @ table.T, dtype)
     predicted = jax.jit(lambda labels: chunked(jnp.asarray(hidden, dtype), jnp.asarray(table, dtype), labels, head)[1])
     for labelled in (labels, labels + 1, labels - 1):
