@@ -424,7 +424,7 @@ def test_padding_does_not_count(preset, vocabulary, tmp_path):
 
 @pytest.fixture(scope="module")
 def answered(request, vocabulary, tmp_path_factory):
-    """Records of documents of which the second half is the response, and of one whose response is cut off; packed so."""
+    """Records of documents of which the second half is the response; that of one is cut off."""
     texts = [*prose(40), " ".join(prose(9, 2))]
     spans = [[(len(text) // 2, len(text))] for text in texts]
     return records_of(vocabulary, tmp_path_factory.mktemp("answered"), texts, request.param, responses=spans)
