@@ -175,7 +175,7 @@ def test_parts_of_a_batch_cost_what_the_batch_does(tmp_path):
 @compiler
 def test_a_plan_compiles_the_kernel_of_attention(tmp_path):
     """Documents apart, a sliding window and soft caps, keys of one head for four devices, gradients computed again."""
-    sizes = {"num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 1, "hidden_dim": 256}
+    sizes = {"num_layers": 1, "num_query_heads": 8, "num_key_value_heads": 1, "hidden_dim": 256}
     sizes |= {"intermediate_dim": 512, "head_dim": 64, "attention_logit_soft_cap": 50.0}
     sizes |= {"use_sliding_window_attention": True, "sliding_window_size": 150}
     run = COMMON | {"model": sizes, "vocab_size": 1024, "mesh": [2, 4], "batch_size": 8, "packing": "segments"}
@@ -207,7 +207,7 @@ def test_weights_that_are_sharded_over_the_batch_are_gathered_block_by_block(tmp
 @compiler
 def test_records_are_not_gathered_where_a_table_of_embeddings_is_sharded_over_them(tmp_path):
     """By keras-hub's layout of Gemma: weights are gathered, in each part forward and backward; what is read is not."""
-    sizes = {"num_layers": 2, "num_query_heads": 4, "num_key_value_heads": 4, "hidden_dim": 256, "head_dim": 64}
+    sizes = {"num_layers": 1, "num_query_heads": 4, "num_key_value_heads": 4, "hidden_dim": 256, "head_dim": 64}
     run = COMMON | {"model": sizes | {"intermediate_dim": 1024}, "vocab_size": 1024, "mesh": [8, 1], "batch_size": 256}
     run |= {"sequence_length": 256, "precision": "mixed_bfloat16", "microbatches": 4}
     (plan,) = plans(tmp_path, ("base", run, "v5e-8"))
