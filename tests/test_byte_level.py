@@ -94,9 +94,9 @@ def test_the_same_text_gives_the_same_bytes(tmp_path):
             env=os.environ | {"PYTHONPATH": f"{ROOT}/scripts:{ROOT}/tests", "PYTHONHASHSEED": number}
             | {"RAYON_NUM_THREADS": number},
         ).stdout.partition("RESULT")[2]
-        for number in ("1", "2", "3")
+        for number in ("1", "3")
     ]  # fmt: skip
-    assert len(found[0]) > 5000 and found[0] == found[1] == found[2]
+    assert len(found[0]) > 5000 and found[0] == found[1]
 
 
 @pytest.mark.unit
@@ -146,17 +146,13 @@ def test_the_workflow_makes_a_model_of_bytes(jax_backend, tmp_path):
     results = workflow / "results"
     vocabulary = results / "base/tiny/vocabulary.json"
     manifest = json.loads((results / "tokens/tiny/corpus/concat-16/manifest.json").read_text())
-    assert (
-        manifest["tokenizer_sha256"] == sha256(vocabulary.with_name("tokenizer.json"))
-        and manifest["special_ids"]["bos"] == 2
-    )
+    assert manifest["tokenizer_sha256"] == sha256(vocabulary.with_name("tokenizer.json"))
+    assert manifest["special_ids"]["bos"] == 2
     exported = Tokenizer.from_file(str(results / "transformers/base/tiny/tokenizer.json"))
     texts = pq.read_table(results / "corpus/test.parquet")["text"].to_pylist()
     assert [exported.encode(text).ids[1:] for text in texts] == open_vocabulary(vocabulary).encode(texts)
     assert len(list((results / "gguf/base").iterdir())) == 2
     assert ask(workflow.folder, "tiny", "--configfile", "bytes.yaml", typed="def f")
     assert vocabulary_in(vocabulary.parent) == vocabulary
-    model = open_causal(results / "base/tiny/checkpoints/00000002", vocabulary)
-    assert [list(map(int, model.preprocessor.tokenizer(text))) for text in TEXTS] == open_vocabulary(vocabulary).encode(
-        TEXTS
-    )
+    tokenizer = open_causal(results / "base/tiny/checkpoints/00000002", vocabulary).preprocessor.tokenizer
+    assert [list(map(int, tokenizer(text))) for text in TEXTS] == open_vocabulary(vocabulary).encode(TEXTS)

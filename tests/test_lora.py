@@ -81,9 +81,12 @@ def family_trainer(name, mesh):
     return trainer_of("base", model=MODELS[name], vocab_size=328, mesh=mesh)
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "qwen2" else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES]
-)
+def families(*quick):
+    """Return the parameters of a test of each family, of which those that are not named take part in all tests only."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES]
+
+
+@pytest.mark.parametrize("name", families("qwen2"))
 def test_a_family_trains_on_eight_devices(jax_backend, packed, name):
     from tpulm.models import sharding
 
@@ -98,7 +101,7 @@ def test_a_family_trains_on_eight_devices(jax_backend, packed, name):
     assert [row["note"] for row in rows if row["note"]] == []
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", families("gemma", "qwen2"))  # with a width of heads, and where it follows
 def test_a_segment_with_adapters_on_a_family_is_written(jax_backend, packed, tmp_path, name):
     """To the end: what is written after training reads weights that a step has given away, as adapted kernels do."""
     from tpulm.models import causal

@@ -209,12 +209,17 @@ def test_a_run_starts_from_the_weights(given, tmp_path, backend):
     assert set(original) <= set(found)
     for name, array in original.items():
         np.testing.assert_allclose(found[name], array, atol=1e-6, err_msg=name)
-    for changed, named in (
-        ({"vocab_size": 99}, "mlm.runs.x.init has a vocabulary of 22 tokens, but the records have 99"),
-        ({"sequence_length": 99}, "mlm.runs.x.init"),
-    ):
-        arguments = str(given), str(tmp_path / "no"), json.dumps(recipe), json.dumps(manifest | changed)
-        assert named in warm.run(backend, STARTS[backend], *arguments, code=1).stderr
+
+
+def test_a_run_does_not_start_from_a_model_of_other_records(given):
+    from tpulm.models.masked_models import init_recipe
+    from tpulm.models.transformers_config import init_config
+
+    manifest = {"sequence_length": LENGTH, "vocab_size": 20, "special_ids": {"pad": 3}}
+    for changed, named in (({"vocab_size": 99}, "22 tokens, .* 99"), ({"sequence_length": 99}, "99 .*")):
+        for read in (init_recipe, init_config):
+            with pytest.raises(UserError, match=rf"^mlm\.runs\.x\.init.*{named}"):
+                read(str(given / "config.json"), manifest | changed, "mlm.runs.x")
 
 
 @pytest.mark.unit

@@ -175,7 +175,7 @@ def test_parts_of_a_batch_cost_what_the_batch_does(tmp_path):
 @compiler
 def test_a_plan_compiles_the_kernel_of_attention(tmp_path):
     """Documents apart, a sliding window and soft caps, keys of one head for four devices, gradients computed again."""
-    sizes = {"num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 1, "hidden_dim": 256}
+    sizes = {"num_layers": 1, "num_query_heads": 8, "num_key_value_heads": 1, "hidden_dim": 256}
     sizes |= {"intermediate_dim": 512, "head_dim": 64, "attention_logit_soft_cap": 50.0}
     sizes |= {"use_sliding_window_attention": True, "sliding_window_size": 150}
     run = COMMON | {"model": sizes, "vocab_size": 1024, "mesh": [2, 4], "batch_size": 8, "packing": "segments"}
@@ -207,7 +207,7 @@ def test_weights_that_are_sharded_over_the_batch_are_gathered_block_by_block(tmp
 @compiler
 def test_records_are_not_gathered_where_a_table_of_embeddings_is_sharded_over_them(tmp_path):
     """By keras-hub's layout of Gemma: weights are gathered, in each part forward and backward; what is read is not."""
-    sizes = {"num_layers": 2, "num_query_heads": 4, "num_key_value_heads": 4, "hidden_dim": 256, "head_dim": 64}
+    sizes = {"num_layers": 1, "num_query_heads": 4, "num_key_value_heads": 4, "hidden_dim": 256, "head_dim": 64}
     run = COMMON | {"model": sizes | {"intermediate_dim": 1024}, "vocab_size": 1024, "mesh": [8, 1], "batch_size": 256}
     run |= {"sequence_length": 256, "precision": "mixed_bfloat16", "microbatches": 4}
     (plan,) = plans(tmp_path, ("base", run, "v5e-8"))
@@ -284,30 +284,17 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
     roberta = {"architecture": "roberta", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     roberta |= {"intermediate_size": 64, "max_position_embeddings": 36, "hidden_dropout_prob": 0.1}
     masking = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
+    lora = {"base": base, "method": "lora", "rank": 2, "alpha": 4.0, "targets": ["query", "output", "ffn"]}
+    lora |= {"mesh": [2, 4], "base_precision": "int8", "optimizer": ADAFACTOR, "steps_per_execution": 2}
+    full = {"base": base, "method": "full", "responses": True, "mesh": [4, 2], "microbatches": 2}
+    masked = {"model": roberta, "masking": masking, "vocabulary": {"size": 320, "pad": 3}, "mesh": [4, 2]}
+    layout = {"layout": {".*feedforward.*kernel": ["batch", None]}, "mesh": [2, 4], "optimizer": LION}
     runs = [
-        ("base", base | common | {"mesh": [2, 4], "remat": True}),
-        ("finetune", {"base": base, "method": "lora", "rank": 2} | common | {"mesh": [1, 8], "steps_per_execution": 2}),
-        (
-            "finetune",
-            {"base": base, "method": "full", "responses": True} | common | {"mesh": [4, 2], "microbatches": 2},
-        ),
-        (
-            "mlm",
-            {"model": roberta, "masking": masking, "vocabulary": {"size": 320, "pad": 3}} | common | {"mesh": [4, 2]},
-        ),
-        (
-            "finetune",
-            {"base": base, "method": "lora", "rank": 2, "alpha": 4.0, "targets": ["query", "output", "ffn"]}
-            | common
-            | {"mesh": [2, 4], "base_precision": "int8", "optimizer": ADAFACTOR},
-        ),
-        ("base", base | common | {"mesh": [2, 4], "packing": "segments", "model": sizes | {"num_layers": 2}}),
-        (
-            "base",
-            {"model": llama, "vocab_size": 320}
-            | common
-            | {"mesh": [2, 4], "optimizer": LION, "layout": {".*feedforward.*kernel": ["batch", None]}},
-        ),
+        ("base", common | base | {"mesh": [2, 4], "remat": True, "packing": "segments"}),
+        ("finetune", common | lora),
+        ("finetune", common | full),
+        ("mlm", common | masked),
+        ("base", common | {"model": llama, "vocab_size": 320} | layout),
     ]
     done = warm.run("tpu", SAME, json.dumps(runs), folder=tmp_path)
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("RESULT")]
@@ -372,46 +359,26 @@ def test_every_run_has_a_plan(planned):
 
 
 @compiler
-def test_what_is_pending_is_what_snakemake_would_train(planned, tmp_path):
-    """Not only what has another recipe: the tuning starts from a base that is trained again."""
+def test_what_is_pending_costs_too_much_and_does_not_start(planned, tmp_path):
+    """Pending is what Snakemake would train, not only what has another recipe: the base is trained again, and tuned."""
     workflow = copied(planned, tmp_path)
     config = read_yaml(workflow / "config.yaml")
+    config["plan"]["spending_limit"] = 0.0
     config["base"]["small"]["learning_rate"] = 0.001
+    config["mlm"]["runs"]["jax"]["resources"] = {"accelerator": "v5e-8"}
     write(workflow, config)
-    printed = workflow("plan").stdout
+    elsewhere = ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false", "--jobs", "1")
+    refused = workflow("mlm", *elsewhere, check=False)
+    assert refused.returncode == 1 and not (workflow / "results/mlm/jax").exists()
+    assert re.search(r"error: .*plan\.spending_limit, 0:", refused.stdout)
+    # What trains nothing is not held up.
+    printed = workflow("plan", *elsewhere).stdout
     runs = [read(planned, stage, run) for stage, run in (("mlm", "jax"), ("base", "small"), ("finetune", "python"))]
     hours = sum(run["hours"] for run in runs)
     trained = Outline(read_config([str(workflow / "config.yaml")], {})).runs.values()
     disk = sum(2 * checkpoint_bytes(run) for run in trained if run.backend == "jax")
     assert re.search(rf"^.*steps, estimated +{hours:,.2f} +{hours * 3600:,.2f}$", printed, re.M)
     assert f"{disk / 1e9:,.2f} GB of checkpoints" in printed
-
-
-@compiler
-def test_what_costs_too_much_does_not_start(planned, tmp_path):
-    workflow = copied(planned, tmp_path)
-    config = read_yaml(workflow / "config.yaml")
-    config["plan"]["spending_limit"] = 0.0
-
-    def refusal(accelerator, target="mlm"):
-        config["mlm"]["runs"]["jax"]["resources"] = {"accelerator": accelerator}
-        write(workflow, config)
-        elsewhere = ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false", "--jobs", "1")
-        return workflow(target, *elsewhere, check=False)
-
-    refused = refusal("v5e-8")
-    assert refused.returncode == 1 and not (workflow / "results/mlm/jax").exists()
-    assert re.search(r"error: .*plan\.spending_limit, 0:", refused.stdout)
-    other = refusal("v6e-8")
-    assert other.returncode == 1 and re.search("error: .*mlm.runs.jax on v6e-8", other.stdout)
-    # What trains nothing is not held up.
-    assert "pending on v5e-8" in refusal("v6e-8", "plan").stdout
-    # A plan that says that it does not fit.
-    path = workflow / "results/plan/mlm/jax/v5e-8.json"
-    sentence = "mlm.runs.jax does not fit v5e-8: a device needs 20.0 GiB."
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"sentence": sentence}))
-    refused = refusal("v5e-8")
-    assert refused.returncode == 1 and f"error: {sentence}" in refused.stdout
 
 
 def spends(plan, tmp_path, monkeypatch):
@@ -466,6 +433,7 @@ def test_spending(tmp_path, monkeypatch):
         ({}, {"accelerator": "h100:4"}, PRICES, "h100:4.* only TPUs"),
         # To name it under plan.topologies would be of no use: the config would be refused.
         ({}, {"accelerator": "v5e-12"}, PRICES, "v5e-12.* of this size"),
+        ({"sentence": "finetune.runs.x does not fit v5e-8."}, {}, PRICES, "^finetune.runs.x does not fit v5e-8.$"),
         # Of a version that estimated nothing.
         ({"estimate_error": None}, {}, PRICES, "finetune.runs.x on v5e-8 there is no plan"),
         ({"planned": False, "reason": "finetune.runs.x.mesh is [1, 16]."}, {}, PRICES,

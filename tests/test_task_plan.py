@@ -136,17 +136,10 @@ def test_the_budget_counts_each_chain_by_its_share_of_the_plan(tmp_path, monkeyp
     folder = tmp_path / "results/plan/tasks/x/mlm/tiny"
     folder.mkdir(parents=True)
     (folder / "v5e-8.json").write_text(json.dumps(plan))
-    chain = {
-        "jobs": 1,
-        "evaluate_every": None,
-        "checkpoint_every": 50,
-        "steps": 50,
-        "checkpoints": 1,
-        "checkpoint_bytes": 10,
-        "accelerator": "v5e-8",
-    }
+    chain = {"jobs": 1, "evaluate_every": None, "checkpoint_every": 50, "steps": 50, "checkpoints": 1}
     # One more seed: the step is the same, and so is its plan.
     chain |= {"recipe": recipe | {"chains": 5}, "plans": "results/plan/tasks/x/mlm/tiny"}
+    chain |= {"checkpoint_bytes": 10, "accelerator": "v5e-8"}
     hours = budget.take(chain, "v5e-8")
     assert (hours["steps"], hours["error"]) == (1.0, 0.5)
     cost = 2 * sum(hours.values()) * 2.0

@@ -27,11 +27,12 @@ from safetensors.numpy import save_file
 from tpulm.training import runtime
 folder, out, recipe, labels, ids = *sys.argv[1:3], *map(json.loads, sys.argv[3:])
 runtime.start(1)
-from tpulm.training.jax_run import distributed
+from tpulm.models import masked_models
 from tpulm.models.task_models import build_task_model
+from tpulm.training.jax_run import distributed
 from tpulm.training.task_run import task_step
 step = task_step(recipe, Path(folder), {"labels": labels})
-model = build_task_model(step, distributed(step), Path(folder), weights=True)
+model = build_task_model(step, distributed(step, masked_models), Path(folder), weights=True)
 dice = np.random.default_rng(1)
 for variable in model.head.trainable_variables:
     if variable.path.startswith("task_head"):
@@ -166,7 +167,7 @@ TRAINING = {
 }  # fmt: skip
 TASKS = {
     "which": TRAINING | {
-        "source": "files", "files": ["which/*.jsonl"], "held_out": {"validation": 0.2, "test": 0.2}, "seeds": [0, 1],
+        "source": "files", "files": ["which/*.jsonl"], "held_out": {"validation": 0.2, "test": 0.2}, "seeds": [0],
         "title": "list or string", "metrics": ["accuracy", "f1"],
     },
     "pair": TRAINING | {
@@ -176,7 +177,7 @@ TASKS = {
     },
     "hub": TRAINING | {
         "source": "hub", "dataset": "set", "splits": {"train": "train", "validation": "test", "test": "test"},
-        "label": "which", "seeds": [0], "baselines": ["bag_of_words"], "checkpoint_every": 60,
+        "label": "which", "seeds": [0, 1], "baselines": ["bag_of_words"], "checkpoint_every": 60,
     },
 }  # fmt: skip
 FORMS = {
@@ -223,7 +224,7 @@ def test_every_form_of_a_task_is_learned_and_scored(scored):
     said, (accuracy, f1) = scores_at(scored, "which")
     assert said == {"model": "mlm/asked", "kind": "masked"}
     assert accuracy.on == "list or string" and accuracy.items == 40 and accuracy.chance == 0.5
-    assert accuracy.value == np.mean(accuracy.seeds) > 0.9 and len(accuracy.seeds) == 2
+    assert accuracy.value > 0.9 and len(accuracy.seeds) == 1
     assert set(accuracy.baselines) == {
         "most frequent label", "bag of words (logistic regression)", "same model from random weights",
     }  # fmt: skip
@@ -233,7 +234,8 @@ def test_every_form_of_a_task_is_learned_and_scored(scored):
     assert pearson.value > 0.8 and pearson.baselines == {"mean": 0.0} and pearson.metric == "pearson"
     _, (hub,) = scores_at(scored, "hub")
     assert hub.on == "hub (development set, which also selects)" and hub.items == 40
-    assert hub.value > 0.9 and hub.baselines["bag of words (logistic regression)"] > 0.9
+    assert hub.value == np.mean(hub.seeds) > 0.9 and len(hub.seeds) == 2
+    assert hub.baselines["bag of words (logistic regression)"] > 0.9
 
 
 def test_a_page_predicts_what_was_scored(scored):
@@ -268,7 +270,7 @@ def test_items_are_what_the_score_is_a_mean_of(scored):
     chains = (folder / "chains.csv").read_text().splitlines()
     assert chains[0] == "weights,rate,seed,validation_accuracy,validation_f1,test_accuracy,test_f1,selected"
     assert [line.split(",")[:3] for line in chains[1:]] == [
-        [weights, "0.003", seed] for weights in ("pretrained", "random") for seed in "01"
+        [weights, "0.003", "0"] for weights in ("pretrained", "random")
     ]
 
 
@@ -279,12 +281,12 @@ def state(workflow, chain, step):
 
 def test_a_chain_is_as_a_runs(scored):
     """Each segment goes on from the one before, and a checkpoint that is not the last is thinned by default."""
-    first, last = (state(scored, "which/mlm/asked/pretrained-rate-0.003-seed-1", step) for step in (30, 60))
+    first, last = (state(scored, "which/mlm/asked/pretrained-rate-0.003-seed-0", step) for step in (30, 60))
     assert last["recipe"]["first"] == 30 and last["previous_sha256"]
     assert set(last["evaluation"]) == {"loss", "accuracy", "predictions"}
     of_numbers = state(scored, "pair/mlm/asked/pretrained-rate-0.003-seed-0", 120)
     assert set(of_numbers["evaluation"]) == {"loss", "predictions"}
-    kept = scored / "results/evaluation/tasks/which/mlm/asked/pretrained-rate-0.003-seed-1/checkpoints/00000030"
+    kept = scored / "results/evaluation/tasks/which/mlm/asked/pretrained-rate-0.003-seed-0/checkpoints/00000030"
     assert not (kept / "weights.safetensors").exists() and (kept / "pruned.json").exists()
     assert first["evaluation"]["loss"] > last["evaluation"]["loss"]
 
@@ -299,17 +301,18 @@ def test_the_same_chain_has_the_same_bytes(scored, tmp_path):
 
 
 def test_predictions_that_are_no_numbers_are_refused(scored, tmp_path):
-    workflow = copied(scored, tmp_path)
+    workflow, wrong = copied(scored, tmp_path), {}
     for task, step in (("pair", 120), ("hub", 60)):
         folder = f"results/evaluation/tasks/{task}/mlm/asked"
         best = f"{folder}/pretrained-rate-0.003-seed-0/checkpoints/{step:08d}/best.safetensors"
         arrays = load_file(workflow / best)
         output = next(name for name in arrays if name.endswith("output_dense/kernel"))
         save_file(arrays | {output: np.full_like(arrays[output], np.nan)}, workflow / best)
-        done = workflow("--cores", "2", f"{folder}/predictions.parquet", check=False)
-        assert done.returncode == 1 and "Traceback" not in done.stdout
-        assert re.search(f"error: evaluation.tasks.{task} .*{best}.* 40 of 40 .*validation", done.stdout)
-        assert not (workflow / f"{folder}/predictions.parquet").exists()
+        wrong[f"{folder}/predictions.parquet"] = f"error: evaluation.tasks.{task} .*{best}.* 40 of 40 .*validation"
+    done = workflow("--cores", "2", "--keep-going", *wrong, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stdout
+    for path, error in wrong.items():
+        assert re.search(error, done.stdout) and not (workflow / path).exists()
 
 
 @compiler
@@ -317,16 +320,16 @@ def test_a_model_on_a_task_has_a_plan_and_a_cost(scored, tmp_path):
     """Of all its chains; two of them, those of another seed, are still to be trained."""
     workflow = copied(scored, tmp_path)
     config = copy.deepcopy(FORMS)
-    config["evaluation"]["tasks"] = {"which": TASKS["which"] | {"seeds": [0, 1, 2], "resources": SLICE}}
+    config["evaluation"]["tasks"] = {"which": TASKS["which"] | {"seeds": [0, 1], "resources": SLICE}}
     config["plan"] = {"topologies": ["v5e-8"], "prices": {"v5e-8": 3.6e9}}
     write(workflow, config)
     printed = workflow("plan", "--cores", "2").stdout
     plan = json.loads((workflow / "results/plan/tasks/which/mlm/asked/v5e-8.json").read_text())
-    assert (plan["task"], plan["stage"], plan["run"], plan["recipe"]["chains"]) == ("which", "mlm", "asked", 6)
+    assert (plan["task"], plan["stage"], plan["run"], plan["recipe"]["chains"]) == ("which", "mlm", "asked", 4)
     assert plan["planned"] and plan["memory"]["fits"] and plan["tokens_per_step"] == 16 * 16
-    cost = plan["estimated_seconds"] * 60 * 6 * 1e6
+    cost = plan["estimated_seconds"] * 60 * 4 * 1e6
     assert plan["cost_of_run"] == pytest.approx(cost)
-    assert re.search(rf"^.*steps, estimated +\S+ +{cost / 3:,.2f}$", printed, re.M)
+    assert re.search(rf"^.*steps, estimated +\S+ +{cost / 2:,.2f}$", printed, re.M)
     total = re.search(r"^.*sum.* (\S+)$", printed, re.M)[1]
     # What is still to be trained counts, and is refused.
     write(workflow, config | {"plan": config["plan"] | {"spending_limit": 0.0}})

@@ -252,7 +252,7 @@ def test_byte_level_vocabularies_of_presets(jax_backend, tmp_path, name, bos):
     assert config["architectures"] == ["LlamaForCausalLM" if bos else "Qwen2ForCausalLM"]
 
 
-QUICK = ("mistral", "qwen2", "qwen3", "llama3 of bytes", "qwen3 of bytes")
+QUICK = ("mistral", "qwen2", "llama3 of bytes", "qwen3 of bytes")
 
 
 @pytest.mark.parametrize(
