@@ -259,13 +259,8 @@ def test_checkpoints_of_runs_that_still_train(demo, trained, tmp_path):
     write_json(tmp_path / "results/history/finetune/python.json", [{"recipe": {"base": "other"}}])
     asked = "base/small/10", "finetune/python/10", "mlm/tiny/20"
     there = choices([], None, tmp_path / "results").named
-    assert set(there) == {
-        "base/other",
-        "base/small/20",
-        *asked[1:],
-        "tokenizer of masked models",
-        "vocabulary of base/other",
-    }
+    others = "base/other", "base/small/20", "tokenizer of masked models", "vocabulary of base/other"
+    assert set(there) == {*asked[1:], *others}
     with started(tmp_path, *asked) as address:
         early, last = (probabilities(said(address, name, "Return the ")) for name in asked[:2])
         base, tuned = (probabilities(said(demo, name, "Return the ")) for name in ("base/small", "finetune/python"))
