@@ -219,13 +219,14 @@ def with_publish(workflow, **section):
     """Write a config that publishes; return the arguments that name it."""
     config = read_yaml(workflow / "config.yaml") | {"publish": section}
     write_yaml(workflow / "publish.yaml", config)
+    workflow.steady = True
     return ["--configfile", "publish.yaml"]
 
 
 def listed(workflow, *arguments):
     """Return the rules that a dry run lists, with their wildcards."""
     printed = workflow("-n", *arguments).stdout
-    return re.findall(r"^would run  (publish_\w+|train_\w+|write_c\w+)\b", printed, re.M)
+    return re.findall(r"^would run  (publish_\w+|train_\w+|write_c\w+|export_\w+)\b", printed, re.M)
 
 
 def test_publish_is_its_own_target_and_needs_a_place_and_a_token(trained, server, tmp_path, monkeypatch):
@@ -245,11 +246,10 @@ def test_a_checkpoint_is_published_while_its_run_goes_on(trained, tmp_path):
     shutil.rmtree(workflow / "results/mlm/tiny/checkpoints/00000020")
     asked = with_publish(workflow, hub="me/models", sync="every 1")
     receipt = "results/publish/hub/checkpoints/mlm/tiny/{:08d}.json"
-    one = ["publish_to_hub", "write_card"]
+    one = ["export_mlm_at_step", "publish_to_hub", "write_card"]
     assert sorted(listed(workflow, receipt.format(10), *asked)) == one  # needs nothing that is after it
     # In order: the models' branch ends with the newest.
     assert sorted(listed(workflow, receipt.format(20), *asked)) == sorted([*one, *one, "train_mlm_tensorflow"])
-    assert workflow("-n", receipt.format(10), *asked).stdout.count("would run  export_mlm_at_step") == 1
     assert "publish_to_hub" not in listed(workflow, "mlm", *asked)  # no receipt is an input of training
 
 
