@@ -132,31 +132,6 @@ SHARDS = [f"results/tfrecords/train/{shard:05d}-of-00004.tfrecord" for shard in 
 BASE, TUNED = "results/base/small/checkpoints/00000020", "results/finetune/python/checkpoints/00000010"
 
 
-def test_a_run_of_one_machine_goes_on_through_slurm(slurm, trained, tmp_path):
-    """What is missing is made, and what depends on that; in few jobs, of which trainings hold TPUs."""
-    workflow = interrupted(trained, tmp_path, "results/tfrecords/train/*", TUNED)
-    targets, before = [*SHARDS, f"{TUNED}/state.json", "results/figures/training/finetune-python.svg"], slurm.jobs()
-    with running(slurm, workflow, *targets) as process:
-        finish(process, workflow)
-    there = fingerprints(workflow / "results")
-    assert len(there) > 90 and there == fingerprints(trained / "results")
-    jobs = jobs_since(slurm, before)
-    by_rule = {}
-    for job in jobs:
-        if "rule_" in job["Comment"]:
-            by_rule.setdefault(job["Comment"].removeprefix("rule_").split("_wildcards_")[0], []).append(job)
-    assert {rule: len(alike) for rule, alike in by_rule.items()} == {
-        "write_shard": 4, "train_finetune": 1, "report_collect_history_plot_training": 1,
-    }  # fmt: skip
-    assert {rule for rule, alike in by_rule.items() if "TresPerNode" in alike[0]} == {"train_finetune"}
-    (training,) = by_rule["train_finetune"]
-    assert (training["TresPerNode"], training["MinMemoryNode"]) == ("gres:tpu:v5e:8", "2000M")
-    assert len({job["ArrayJobId"] for job in by_rule["write_shard"]}) == 1
-    assert len([job for job in jobs if "/group_report" in job["StdOut"]]) == 1
-    done = workflow.start(*COMMAND, "-n", *targets, environment=outside() | slurm.environment)
-    assert "Nothing to be done" in done.communicate()[0]
-
-
 @contextlib.contextmanager
 def held(slurm, workflow, process, stage, run, first, last):
     """Hold this segment of a run as soon as it is at work, until Slurm has begun to end its job; yield that.
@@ -341,6 +316,32 @@ def test_other_refusals(slurm, tmp_path):
     (tmp_path / "which").symlink_to(shutil.which("which"))  # all that Slurm's executor must find
     missing = ask(slurm, {}, PATH=str(tmp_path)).stderr
     assert missing.startswith("error: ") and "sbatch is not on PATH" in missing and missing.count("\n") == 1
+
+
+# After those that need no run of this machine: they pass while it is made.
+def test_a_run_of_one_machine_goes_on_through_slurm(slurm, trained, tmp_path):
+    """What is missing is made, and what depends on that; in few jobs, of which trainings hold TPUs."""
+    workflow = interrupted(trained, tmp_path, "results/tfrecords/train/*", TUNED)
+    targets, before = [*SHARDS, f"{TUNED}/state.json", "results/figures/training/finetune-python.svg"], slurm.jobs()
+    with running(slurm, workflow, *targets) as process:
+        finish(process, workflow)
+    there = fingerprints(workflow / "results")
+    assert len(there) > 90 and there == fingerprints(trained / "results")
+    jobs = jobs_since(slurm, before)
+    by_rule = {}
+    for job in jobs:
+        if "rule_" in job["Comment"]:
+            by_rule.setdefault(job["Comment"].removeprefix("rule_").split("_wildcards_")[0], []).append(job)
+    assert {rule: len(alike) for rule, alike in by_rule.items()} == {
+        "write_shard": 4, "train_finetune": 1, "report_collect_history_plot_training": 1,
+    }  # fmt: skip
+    assert {rule for rule, alike in by_rule.items() if "TresPerNode" in alike[0]} == {"train_finetune"}
+    (training,) = by_rule["train_finetune"]
+    assert (training["TresPerNode"], training["MinMemoryNode"]) == ("gres:tpu:v5e:8", "2000M")
+    assert len({job["ArrayJobId"] for job in by_rule["write_shard"]}) == 1
+    assert len([job for job in jobs if "/group_report" in job["StdOut"]]) == 1
+    done = workflow.start(*COMMAND, "-n", *targets, environment=outside() | slurm.environment)
+    assert "Nothing to be done" in done.communicate()[0]
 
 
 @pytest.mark.long
