@@ -176,6 +176,7 @@ def add_run(workflow, **changes):
         config["finetune"]["runs"]["two"] = config["finetune"]["runs"]["python"] | changes
 
 
+@pytest.mark.long  # compiles for each process of a real model; in pods, tests/test_gke.py starts a job on its hosts
 def test_a_profile_decides_how_many(trained, tmp_path):
     """Through Snakemake: two processes make the checkpoint of one, and moving there made nothing stale."""
     workflow = copied(trained, tmp_path)
