@@ -158,7 +158,7 @@ def test_trainers_refuse_what_is_damaged_before_the_first_step(small):
     done = small("results/mlm/tiny/history.csv", "results/finetune/python/history.csv", "--keep-going", check=False)
     for path in (shard, weights):
         assert re.search(rf"^\[.*\] error: {path} is (corrupt|damaged): ", done.stdout, re.M), done.stdout[-3000:]
-    assert "snakemake --force results/base/small/preset, with the options of this command" in done.stdout
+    assert "snakemake --force results/base/small/preset" in done.stdout
     assert done.returncode == 1 and "step 1/" not in done.stdout
     (small / shard).write_bytes(whole[:-7])
     with pytest.raises(UserError, match=f"{shard} has {len(whole) - 7} bytes; .* {len(whole)}: delete the file"):
@@ -451,7 +451,7 @@ def test_no_permission_to_write(small):
         for folder in folders:
             folder.chmod(0o755)
     assert done.returncode == 1 and "Traceback" not in done.stdout, done.stdout
-    assert "note: results/ cannot be written: Permission denied.\n" in done.stdout
+    assert re.search(r"^note: results/ .*Permission denied", done.stdout, re.M)
     assert files(small) == before
 
 

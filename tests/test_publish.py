@@ -261,10 +261,7 @@ def test_what_was_changed_by_hand_is_not_published(trained, server, tmp_path):
     workflow("--touch", *asked)
     done = workflow("publish", *asked, check=False)
     assert done.returncode == 1 and not server.repositories
-    assert (
-        "error: results/tokenizer/tokenizer.json is corrupt: its SHA-256 is not that of what train_tokenizer wrote"
-        in done.stdout
-    )
+    assert re.search(r"error: results/tokenizer/tokenizer\.json .* train_tokenizer ", done.stdout)
 
 
 def test_a_model_and_its_checkpoints_go_to_hub_and_bucket(trained, server, storage, tmp_path, monkeypatch):
@@ -391,7 +388,7 @@ def test_a_card_of_a_model_that_starts_from_another_names_that():
     state = {"best": {"step": 10, "evaluation": {"loss": 1.0}}}
     facts = {"metrics": metrics, "scores": [], "corpus": {}, "state": state, "manifest": {"sequence_length": 8}}
     _, text, _ = cards.model(recipe, facts)
-    assert "(9 parameters), trained from FacebookAI/roberta-base on sequences of 8 tokens" in text
+    assert all(told in text for told in ("9 parameters", "from FacebookAI/roberta-base", "8 tokens"))
 
 
 # As a card says, with the files of the repository in the working folder; the model is what was published.
