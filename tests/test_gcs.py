@@ -374,11 +374,7 @@ def test_staleness_works_there(stored, server, tmp_path):
     before = server.faults()
     assert "Nothing to be done" in workflow("-n", *TARGETS, *STORED).stdout
     assert (server.faults() - before)["requests"] < 20  # for more than a hundred files
-    other = steady(tmp_path / "elsewhere", workflow)  # a checkout: every file of the code is newer than the results
-    for file in (other / "scripts").rglob("*.py"):
-        file.touch()
-    assert jobs(other(*TARGETS, "-n", "--quiet", "rules", *STORED).stdout)["total"] == 15
-    shutil.copytree(workflow / ".snakemake/metadata", other / ".snakemake/metadata", dirs_exist_ok=True)
+    other = steady(tmp_path / "elsewhere", workflow)  # a checkout, without what Snakemake noted here
     assert "Nothing to be done" in other("-n", *TARGETS, *STORED).stdout
     longer = configured(workflow, mlm__runs__tiny__steps=30)
     assert "[20, 0.003]]" in workflow(*TARGETS, "-n", *longer, *STORED).stdout  # the schedule that it gets
