@@ -15,6 +15,8 @@ from tpulm.release.rebuild import command_of, rebuild, unpack
 from tpulm.release.verify import MANIFEST, read_manifest
 
 ARCHIVE = "results/archive/models-1.zip"
+# The config is one of several files of this name, in a folder of its own, and not the one of the source.
+GIVEN = ("--configfile", "größe/config.yaml", "--cores", "2")
 # A file of each kind, by the beginning and the end of its name.
 KINDS = {
     "report": ("results/report", ".html"), "corpus": ("results/corpus/", ".parquet"), "records": ("", ".tfrecord"),
@@ -30,13 +32,17 @@ KINDS = {
 def archived(trained, tmp_path_factory) -> Workflow:
     """A finished run with its archive; not to be changed."""
     workflow = copied(trained, tmp_path_factory.mktemp("archived"))
-    workflow("archive", "--cores", "2")
+    workflow.steady = True
+    (workflow / "größe").mkdir()
+    (workflow / "config.yaml").rename(workflow / "größe/config.yaml")
+    shutil.copy2(ROOT / "config.yaml", workflow.folder)
+    workflow("archive", *GIVEN)
     return workflow
 
 
 def test_the_same_results_give_the_same_bytes(archived):
     before = hashlib.sha256((archived / ARCHIVE).read_bytes()).digest()
-    archived("archive", "--cores", "2", "--forcerun", "write_archive")
+    archived("archive", *GIVEN, "--forcerun", "write_archive")
     assert hashlib.sha256((archived / ARCHIVE).read_bytes()).digest() == before
     assert (archived / ARCHIVE).stat().st_size < 10e6
     command = ["sha256sum", "--check", f"{Path(ARCHIVE).name}.sha256"]
@@ -70,19 +76,12 @@ def test_an_archive_answers_alone(archived):
     assert artifacts["results/mlm/tiny/metrics.json"]["compare"] == "numbers"
 
 
-def test_the_archive_alone_describes_the_whole_run(trained, tmp_path, monkeypatch):
-    """The config is one of several files of this name, in a folder of its own, and not the one of the source."""
-    workflow = copied(trained, tmp_path)
-    (workflow / "größe").mkdir()
-    (workflow / "config.yaml").rename(workflow / "größe/config.yaml")
-    shutil.copy2(ROOT / "config.yaml", workflow.folder)
-    given = ("--configfile", "größe/config.yaml", "--cores", "2")
-    workflow("archive", *given)
+def test_the_archive_alone_describes_the_whole_run(archived, tmp_path, monkeypatch):
     alone = tmp_path / "alone"
     alone.mkdir()
     monkeypatch.chdir(alone)
-    manifest = read_manifest(workflow / ARCHIVE)
-    with zipfile.ZipFile(workflow / ARCHIVE) as archive:
+    manifest = read_manifest(archived / ARCHIVE)
+    with zipfile.ZipFile(archived / ARCHIVE) as archive:
         assert unpack(archive, manifest, alone / "again") is None
         metadata = json.loads(archive.read("ro-crate-metadata.json"))
     entities = {entity["@id"] for entity in metadata["@graph"]}
@@ -91,7 +90,7 @@ def test_the_archive_alone_describes_the_whole_run(trained, tmp_path, monkeypatc
     assert (alone / "again/config.yaml").read_bytes() == (ROOT / "config.yaml").read_bytes()
     (program, *arguments) = command_of(manifest, "2")
     planned = existing(alone / "again")(*arguments, "-n").stdout
-    before = workflow(ARCHIVE, *given, "-n", "--forceall").stdout
+    before = archived(ARCHIVE, *GIVEN, "-n", "--forceall").stdout
     counts = [re.findall(r"^(\w+) +(\d+)$", printed, re.M) for printed in (planned, before)]
     assert program == ".venv/bin/snakemake" and len(counts[0]) > 30 and counts[0] == counts[1]
 
@@ -110,16 +109,18 @@ def test_provenance_goes_back_to_the_text(archived, tmp_path):
     assert done.returncode and done.stderr.startswith("error: ") and "nothing" in done.stderr
 
 
-def test_what_was_changed_by_hand_is_not_archived(trained, tmp_path):
-    workflow = copied(trained, tmp_path)
+def test_what_was_changed_by_hand_is_not_archived(archived, tmp_path):
+    workflow = copied(archived, tmp_path)
+    workflow.steady = True
     path = workflow / "results/mlm/tiny/fill_mask.json"
     path.write_text(path.read_text().replace("0.", "1.", 1))
-    done = workflow("archive", "--cores", "2", check=False)
-    assert done.returncode and "error: results/mlm/tiny/fill_mask.json " in done.stdout
+    done = workflow("archive", *GIVEN, "--forcerun", "write_archive", check=False)
+    assert done.returncode == 1 and "error: results/mlm/tiny/fill_mask.json " in done.stdout
 
 
 def test_earlier_runs_are_kept_and_compared(archived, tmp_path):
     workflow = copied(archived, tmp_path)
+    workflow.steady = True
     (kept,) = json.loads((workflow / "results/history/mlm/tiny.json").read_text())
     state = (workflow / "results/mlm/tiny/checkpoints/00000020/state.json").read_bytes()
     assert kept["hash"] == hashlib.sha256(state).hexdigest()
@@ -130,12 +131,12 @@ def test_earlier_runs_are_kept_and_compared(archived, tmp_path):
     (workflow / "results/history/mlm/tiny.json").write_text(json.dumps([before, kept]))
     shutil.rmtree(workflow / "results/jobs")  # as of 0.2.0
     (workflow / "results/history/mlm/gone.json").write_text(json.dumps([kept | {"name": "gone"}]))
-    printed = workflow("compare", "--cores", "2").stdout
+    printed = workflow("compare", *GIVEN).stdout
     assert "tiny 01234567" in printed and "learning_rate=0.5" in printed
     assert f"gone {kept['hash'][:8]}" in printed and f"tiny {kept['hash'][:8]}" not in printed
-    assert "history" not in workflow("clean", "--cores", "1").stdout
+    assert "history" not in workflow("clean", *GIVEN).stdout
     # A run with other weights is added, and nothing is lost.
-    workflow("results/history/mlm/tiny.json", "--cores", "1", "--forcerun", "keep_run")
+    workflow("results/history/mlm/tiny.json", *GIVEN, "--forcerun", "keep_run")
     found = json.loads((workflow / "results/history/mlm/tiny.json").read_text())
     assert [run["hash"] for run in found] == [before["hash"], kept["hash"]]
 

@@ -74,9 +74,10 @@ def test_only_the_page_of_this_machine_is_answered():
 
 @contextmanager
 def started(folder, *arguments):
-    """Give the address of a page, which is answered meanwhile."""
-    pipes = {"stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, ROOT / "tools/demo.py", *arguments], cwd=folder, **pipes)
+    """Give the address of a page, which is answered meanwhile; what goes wrong is said in `errors`."""
+    command = [sys.executable, ROOT / "tools/demo.py", *arguments]
+    with open(folder / "errors", "w") as errors:
+        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
         yield process.stdout.readline().strip()
     finally:
@@ -85,10 +86,11 @@ def started(folder, *arguments):
 
 
 @pytest.fixture(scope="module")
-def demo(trained):
-    """The address of a page of all models of a run, and what its results were before."""
+def demo(trained, tmp_path_factory):
+    """The address of a page of all models of a run, whose results it leaves as they are."""
     before = fingerprints(trained / "results")
-    with started(trained.folder) as address:
+    (folder := tmp_path_factory.mktemp("demo")).joinpath("results").symlink_to(trained / "results")
+    with started(folder) as address:
         yield address
     assert fingerprints(trained / "results") == before
 
@@ -124,43 +126,42 @@ def test_masks_are_filled_in_as_by_the_workflow(demo, trained):
 def test_characters_of_several_tokens_come_whole(demo):
     """Of bytes, as the vocabulary has few: what follows such a character is there, too."""
     for seed in range(3):
-        lines = said(demo, "base/small", "Return é 😀 of ", temperature=3, seed=seed, length=64)
+        lines = said(demo, "base/small", "Return é 😀 of ", temperature=3, seed=seed, length=40)
         made = [line for line in lines if "probability" in line]
         assert text_of(made).strip()
         assert sum(len(line["text"]) for line in made[len(made) // 2 :]) > 0
 
 
-def test_a_model_that_fails_is_told(demo, trained, tmp_path):
-    shutil.copytree(trained / "results/base/small/preset", tmp_path / "results/base/broken/preset")
-    (tmp_path / "results/base/broken/preset/tokenizer.json").write_text("{}")
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, ROOT / "tools/demo.py", "broken"], cwd=tmp_path, **pipes)
-    (line,) = said(process.stdout.readline().strip(), "base/broken", "a")
-    process.terminate()
-    assert line["error"].startswith("the model has failed: ") and "Traceback" in process.communicate()[1]
-
-
-# What a model continues a prompt with by keras-hub's own greedy sampler.
-GREEDY = """
+# By keras-hub alone: how its own greedy sampler continues a prompt to a length, and, by a softmax over the logits of
+# the preset, how probable the tokens of a text are.
+THEIRS = """
 import json, sys
 from tpulm.training import runtime
 runtime.start(1)
+import numpy as np
 from tpulm.models.preset_folders import load_preset
 from tpulm.models.sampling import Generator
+model = load_preset(sys.argv[1])
+tokenizer = model.preprocessor.tokenizer
+ids = np.array([[tokenizer.start_token_id, *tokenizer(sys.argv[4])]])
+logits = np.asarray(model({"token_ids": ids, "padding_mask": np.ones_like(ids)}), np.float64)[0, :-1]
+likely = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+scored = likely[np.arange(len(likely)), ids[0, 1:]].tolist()
 recipe = {"sampler": "greedy", "max_length": int(sys.argv[3]), "samples": 1}
-print("RESULT" + json.dumps(Generator(load_preset(sys.argv[1]), recipe, 1)([sys.argv[2]])[0][0]))
+print("RESULT" + json.dumps([Generator(model, recipe, 1)([sys.argv[2]])[0][0], scored]))
 """
 
 
-def test_prompts_are_continued_token_by_token(demo, trained):
-    prompt = "Return the "
+def test_prompts_are_continued_token_by_token_and_scored(demo, trained):
+    prompt, text = "Return the ", "Return the name of the file: é"
     first, *tokens, _, _ = said(demo, "base/small", prompt)
     assert 0 < len(tokens) <= CAUSAL["length"]
     for token in tokens:
         assert token["probability"] == pytest.approx(token["candidates"][0][1])  # greedy: the likeliest
         assert [p for _, p in token["candidates"]] == sorted((p for _, p in token["candidates"]), reverse=True)
     length = str(len(first["tokens"]) + len(tokens))
-    expected = warm.result(warm.run("jax", GREEDY, str(trained / "results/base/small/preset"), prompt, length))
+    preset = str(trained / "results/base/small/preset")
+    expected, likely = warm.result(warm.run("jax", THEIRS, preset, prompt, length, text))
     assert expected.strip() and text_of(tokens).strip() == expected.strip()
     assert len(said(demo, "base/small", prompt, length=1)) == 4  # the prompt, a token, what was held back, the end
     drawn = [text_of(said(demo, "base/small", prompt, temperature=1.5, seed=seed)) for seed in (1, 1, 2)]
@@ -171,31 +172,10 @@ def test_prompts_are_continued_token_by_token(demo, trained):
     assert probabilities(tuned[0]) != probabilities(tokens)
     without = said(demo, "finetune/python", prompt, adapter=0)
     assert text_of(without) == text_of(tokens) and probabilities(without) == pytest.approx(probabilities(tokens))
-
-
-# The probabilities of a prompt's tokens, by a softmax over the logits of the preset.
-SCORED = """
-import json, sys
-from tpulm.training import runtime
-runtime.start(1)
-import numpy as np
-from tpulm.models.preset_folders import load_preset
-model = load_preset(sys.argv[1])
-tokenizer = model.preprocessor.tokenizer
-ids = np.array([[tokenizer.start_token_id, *tokenizer(sys.argv[2])]])
-logits = np.asarray(model({"token_ids": ids, "padding_mask": np.ones_like(ids)}), np.float64)[0, :-1]
-likely = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-print("RESULT" + json.dumps(likely[np.arange(len(likely)), ids[0, 1:]].tolist()))
-"""
-
-
-def test_a_prompt_is_scored(demo, trained):
-    prompt = "Return the name of the file: é"
-    cut, scored, _ = said(demo, "base/small", prompt, length=0)
-    expected = warm.result(warm.run("jax", SCORED, str(trained / "results/base/small/preset"), prompt))
-    assert scored["scored"] == [None, *(pytest.approx(share, rel=1e-4) for share in expected)]
+    cut, scored, _ = said(demo, "base/small", text, length=0)
+    assert scored["scored"] == [None, *(pytest.approx(share, rel=1e-4) for share in likely)]
     assert len(cut["tokens"]) == len(scored["scored"])
-    bits = -sum(math.log2(share) for share in expected) / len(prompt.encode())
+    bits = -sum(math.log2(share) for share in likely) / len(text.encode())
     assert scored["bits_per_byte"] == pytest.approx(bits, rel=1e-5)
 
 
@@ -277,16 +257,16 @@ def test_checkpoints_of_runs_that_still_train(demo, trained, tmp_path):
     for name in ("tokenizer", "tfrecords"):
         (tmp_path / "results" / name).symlink_to(trained / "results" / name)
     write_json(tmp_path / "results/history/finetune/python.json", [{"recipe": {"base": "other"}}])
-    asked = "base/small/10", "base/small/20", "finetune/python/10", "mlm/tiny/20"
+    asked = "base/small/10", "finetune/python/10", "mlm/tiny/20"
     there = choices([], None, tmp_path / "results").named
-    assert set(there) == {"base/other", *asked[1:], "tokenizer of masked models", "vocabulary of base/other"}
+    others = "base/other", "base/small/20", "tokenizer of masked models", "vocabulary of base/other"
+    assert set(there) == {*asked[1:], *others}
     with started(tmp_path, *asked) as address:
-        early, *last = (probabilities(said(address, name, "Return the ")) for name in asked[:3])
-        finished = [probabilities(said(demo, name, "Return the ")) for name in ("base/small", "finetune/python")]
-        assert early and early != last[0]
-        assert last == [pytest.approx(shares, rel=1e-3) for shares in finished]
+        early, last = (probabilities(said(address, name, "Return the ")) for name in asked[:2])
+        base, tuned = (probabilities(said(demo, name, "Return the ")) for name in ("base/small", "finetune/python"))
+        assert early and early != pytest.approx(base, rel=1e-3) and last == pytest.approx(tuned, rel=1e-3)
         masks, expected = (
-            said(*place, "Return the [MASK]")[1]["masks"] for place in ((address, asked[3]), (demo, "mlm/tiny"))
+            said(*place, "Return the [MASK]")[1]["masks"] for place in ((address, asked[2]), (demo, "mlm/tiny"))
         )
         assert [share for _, share in masks[0]] == pytest.approx([share for _, share in expected[0]], rel=1e-4)
 
@@ -295,19 +275,32 @@ TURNS = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }} <en
 TURNS += "{% if add_generation_prompt %}assistant: {% endif %}"
 
 
-@pytest.fixture
-def chat(trained, tmp_path):
-    """The address of a page of a model that was trained on conversations, as far as the page can tell."""
-    (tmp_path / "results/base").mkdir(parents=True)
-    (tmp_path / "results/base/talks").symlink_to(trained / "results/base/small")
-    (tmp_path / "results/corpus").mkdir()
+@pytest.fixture(scope="module")
+def chat(trained, tmp_path_factory):
+    """A page of a model that was trained on conversations, as far as it can tell, and of one that fails.
+
+    Its address, and what is said of errors.
+    """
+    folder = tmp_path_factory.mktemp("chat")
+    results = folder / "results"
+    shutil.copytree(trained / "results/base/small/preset", results / "base/broken/preset")
+    (results / "base/broken/preset/tokenizer.json").write_text("{}")
+    (results / "base/talks").symlink_to(trained / "results/base/small")
+    (results / "corpus").mkdir()
     found = {"where": "c", "template": TURNS, "bos_token": "<bos>", "eos_token": "<eos>", "special": None}
-    write_json(tmp_path / "results/corpus/chat_template.json", found)
-    with started(tmp_path) as address:
-        yield address
+    write_json(results / "corpus/chat_template.json", found)
+    with started(folder) as address:
+        yield address, folder / "errors"
+
+
+def test_a_model_that_fails_is_told(chat):
+    address, errors = chat
+    (line,) = said(address, "base/broken", "a")
+    assert line["error"].startswith("the model has failed: ") and "Traceback" in errors.read_text()
 
 
 def test_messages_are_written_by_the_template(chat, demo):
+    chat, _ = chat
     talk = [{"role": "user", "content": "Return"}, {"role": "assistant", "content": "the"}]
     talk.append({"role": "user", "content": "list"})
     text = "user: Return <end>\nassistant: the <end>\nuser: list <end>\nassistant:"  # the space belongs to the answer
@@ -383,7 +376,7 @@ def test_odd_prompts_harm_nothing(demo):
     assert "allowed: JSON" in ask(f"{demo}run", b"[" * 100_000, JSON)[1]
     # A reader that goes away leaves nothing to the next one; those that come together wait for each other.
     address = urlsplit(demo)
-    body = json.dumps(CAUSAL | {"model": "base/small", "prompt": "a", "length": 200}).encode()
+    body = json.dumps(CAUSAL | {"model": "base/small", "prompt": "a", "length": 48}).encode()
     with socket.create_connection((address.hostname, address.port)) as gone:
         head = f"POST {address.path}run HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         gone.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
@@ -396,7 +389,7 @@ def test_odd_prompts_harm_nothing(demo):
 @needs_browser
 def test_a_conversation_goes_on_in_a_browser(chat, browser):  # noqa: F811
     complaints: list[str] = []
-    page = opened(browser, chat, 1280, "light", complaints)
+    page = opened(browser, chat[0], 1280, "light", complaints)
     form = page.locator("form[data-kind=chat]")
     form.locator("[name=system]").fill("Be brief.")
     for number, message in enumerate(("Return <b>", "the list"), 1):

@@ -83,16 +83,6 @@ def test_every_line_of_the_table_opens_what_it_says(trained, openers, tmp_path):
         assert all(text.strip() not in ("", "0", "[]", "{}") for text in printed), what
 
 
-@pytest.mark.unit
-@pytest.mark.parametrize("path", READ, ids=named)
-def test_pieces_of_configs_are_of_the_schema(path):
-    for block in blocks(path, "yaml"):
-        piece = expand(YAML(typ="safe", pure=True).load(block))
-        for error in ConfigValidator(schema()).iter_errors(piece):
-            inner = {one.validator for one in error.context}
-            assert error.validator in MISSING or (inner and inner <= set(MISSING)), f"{block}\n{error.message}"
-
-
 def links(path: Path) -> Iterator[tuple[str, str]]:
     """Yield the file and the heading of every link of a page that is not of the web."""
     text = re.sub(r"^```.*?^```|`[^`\n]*`", "", path.read_text(encoding="utf-8"), flags=re.S | re.M)
@@ -111,7 +101,12 @@ def headings(path: Path) -> set[str]:
 
 @pytest.mark.unit
 @pytest.mark.parametrize("path", READ, ids=named)
-def test_links_lead_somewhere(path):
+def test_pieces_of_configs_are_of_the_schema_and_links_lead_somewhere(path):
+    for block in blocks(path, "yaml"):
+        piece = expand(YAML(typ="safe", pure=True).load(block))
+        for error in ConfigValidator(schema()).iter_errors(piece):
+            inner = {one.validator for one in error.context}
+            assert error.validator in MISSING or (inner and inner <= set(MISSING)), f"{block}\n{error.message}"
     for file, heading in links(path):
         target = (path.parent / file).resolve() if file else path
         if DOCS / "reference" in target.parents:  # generated

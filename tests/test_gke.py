@@ -16,14 +16,14 @@ import pytest
 from conftest import ROOT, Workflow, existing, outside
 from gcp_storage_emulator.server import create_server
 from kubernetes import client
-from kubernetes_api import UNSCHEDULABLE, Cluster
+from kubernetes_api import UNSCHEDULABLE, WAITING, Cluster
 from tpulm.core.errors import UserError
 from tpulm.core.ledger import jobs_of
 from tpulm.release.provenance import provenance
 
 sys.path.insert(0, str(ROOT / "profiles/gke"))
 
-from snakemake_executor_plugin_gke.outcome import outcome
+from snakemake_executor_plugin_gke.outcome import last_error, outcome
 from snakemake_executor_plugin_gke.placement import place
 
 TPU, GPU = "google.com/tpu", "nvidia.com/gpu"
@@ -50,14 +50,9 @@ def test_what_a_pod_asks_for(accelerator, hosts, resource, count, name, topology
     if topology:
         expected = {"cloud.google.com/gke-tpu-accelerator": name, "cloud.google.com/gke-tpu-topology": topology}
     assert (placed.resource, placed.count, placed.selector) == (resource, count, expected)
-
-
-@pytest.mark.parametrize(
-    ("accelerator", "hosts", "like"), [("v5e-256", 64, "v5e-4"), ("v3-32", 4, "v3-8"), ("v5p-64", 8, "v5p-8")]
-)
-def test_a_job_on_one_host_gets_what_one_host_of_the_run_has(accelerator, hosts, like):
-    """Evaluations of a run on several hosts."""
-    assert place(accelerator, hosts, share=True) == place(like, 1)
+    # A job on one host, such as an evaluation of a run on several, gets what one host of the run has.
+    for whole, alone in ((("v5e-256", 64), "v5e-4"), (("v3-32", 4), "v3-8"), (("v5p-64", 8), "v5p-8")):
+        assert place(*whole, share=True) == place(alone, 1)
 
 
 @pytest.mark.parametrize(
@@ -252,16 +247,23 @@ def test_a_workflow_runs_in_pods_and_leaves_nothing_behind(finished):
     services = {name for name in made if name.startswith("services/")}
     assert made - services == {name for name in finished.cluster.deleted if not name.startswith("pods/")}
     assert len(services) == 1 and finished.cluster.jobs == {}
+    assert "Nothing to be done" in finished("-n", "--gke-shared-volume", "shared").stdout
+    # A mistake is said before anything is sent.
+    refused = finished("--forceall", "--gke-shared-volume", "x", "--config", "hosts=2")
+    said = re.search(r"error: rule two .*resources\.hosts is 2.*; allowed: 4", refused.stdout)
+    assert refused.returncode == 1 and said and finished.cluster.jobs == {}
 
 
-def test_a_job_without_an_accelerator_runs_anywhere(finished):
-    spec, pod, container = sent(finished.cluster, "plain")
+def test_what_a_job_needs_is_asked_for(finished):
+    """A place of any kind without an accelerator, and only what has the TPU or the GPUs with one."""
+    _, pod, container = sent(finished.cluster, "plain")
     assert pod["nodeSelector"] == {} and "tolerations" not in pod and "activeDeadlineSeconds" not in pod
     assert container["resources"] == {"requests": {"cpu": "950m", "memory": "4000M", "ephemeral-storage": "4000M"}}
     assert "pip install" not in container["args"][1]  # the image has what its lock says
-
-
-def test_a_tpu_is_asked_for(finished):
+    _, pod, container = sent(finished.cluster, "gpu")
+    assert pod["nodeSelector"]["cloud.google.com/gke-accelerator"] == "nvidia-h100-80gb"
+    assert container["resources"]["limits"] == {GPU: "4"} and container["resources"]["requests"][GPU] == "4"
+    assert container["resources"]["requests"]["cpu"] == "1900m"
     spec, pod, container = sent(finished.cluster, "tpu")
     selector = {"gke-tpu-accelerator": "tpu-v5-lite-podslice", "gke-tpu-topology": "2x4", "gke-spot": "true"}
     assert pod["nodeSelector"] == {f"cloud.google.com/{name}": value for name, value in selector.items()}
@@ -274,13 +276,6 @@ def test_a_tpu_is_asked_for(finished):
     # What is preempted starts again; everything else that fails is told at once.
     assert spec["podFailurePolicy"]["rules"][0]["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
     assert spec["backoffLimit"] == 0 and spec["ttlSecondsAfterFinished"] == 24 * 3600
-
-
-def test_gpus_are_asked_for(finished):
-    _, pod, container = sent(finished.cluster, "gpu")
-    assert pod["nodeSelector"]["cloud.google.com/gke-accelerator"] == "nvidia-h100-80gb"
-    assert container["resources"]["limits"] == {GPU: "4"} and container["resources"]["requests"][GPU] == "4"
-    assert container["resources"]["requests"]["cpu"] == "1900m"
 
 
 def test_several_hosts_are_one_job_in_one_folder(finished):
@@ -299,6 +294,7 @@ def test_several_hosts_are_one_job_in_one_folder(finished):
     assert not list((finished.cluster.folder / "shared" / name).iterdir())  # nothing stays on the volume
 
 
+@pytest.mark.long
 def test_hosts_that_are_never_called_do_not_keep_a_job(workflow, bucket, tmp_path):
     """A run that has stopped early: its first pod points at the checkpoint before, and needs no others."""
     with Cluster(tmp_path) as cluster:
@@ -307,11 +303,6 @@ def test_hosts_that_are_never_called_do_not_keep_a_job(workflow, bucket, tmp_pat
         assert done.returncode == 0, done.stdout
         assert run.read("early.txt") == "stopped\n" and len(cluster.seen[0].pods) == 4
         assert cluster.jobs == {}
-
-
-def test_nothing_is_stale_after_a_run(finished):
-    done = finished("-n", "--gke-shared-volume", "shared")
-    assert "Nothing to be done" in done.stdout, done.stdout
 
 
 # What becomes of a pod, and what its job ends with.
@@ -325,46 +316,64 @@ ENDS = {
 }
 
 
-def test_each_pod_has_its_own_time_to_find_a_node():
-    """One that takes the place of a preempted one, hours after the job was sent, too."""
-
-    def pod(minutes, **condition):
-        created = datetime.now(UTC) - timedelta(minutes=minutes)
-        status = client.V1PodStatus(conditions=[client.V1PodCondition(**condition)])
-        return client.V1Pod(metadata=client.V1ObjectMeta(creation_timestamp=created), status=status)
-
-    job = client.V1Job(status=client.V1JobStatus(active=1))
-    preempted = pod(300, type="DisruptionTarget", status="True")
-    assert outcome(job, [preempted, pod(1, **UNSCHEDULABLE)], 60, "a TPU") is None
-    assert "a TPU in 60 minutes" in outcome(job, [preempted, pod(61, **UNSCHEDULABLE)], 60, "a TPU")
+def pod(minutes=0, condition=None, **status):
+    """Return a pod as Kubernetes tells of it, so many minutes old."""
+    created = datetime.now(UTC) - timedelta(minutes=minutes)
+    conditions = [client.V1PodCondition(**condition)] if condition else []
+    status = client.V1PodStatus(conditions=conditions, **status)
+    return client.V1Pod(metadata=client.V1ObjectMeta(creation_timestamp=created), status=status)
 
 
-@pytest.fixture(scope="module")
-def ended(workflow, bucket, tmp_path_factory):
-    """A run in which one job ends in each of these ways, and one is preempted and starts again."""
+def container(**state):
+    """Return the statuses of a pod's containers, of which the one that matters has this state."""
+    one = {"name": "snakemake", "image": "i:1", "image_id": "", "ready": False, "restart_count": 0}
+    return [client.V1ContainerStatus(state=client.V1ContainerState(**state), **one)]
+
+
+PREEMPTED = {"type": "DisruptionTarget", "status": "True"}
+
+
+def test_what_became_of_pods_is_a_sentence():
+    """Each pod has its own time to find a node: one that takes the place of a preempted one, hours later, too."""
+    failed = client.V1Job(status=client.V1JobStatus(conditions=[client.V1JobCondition(type="Failed", status="True")]))
+    active = client.V1Job(status=client.V1JobStatus(active=1))
+    waiting = client.V1ContainerStateWaiting(**WAITING)
+    ended = {name: client.V1ContainerStateTerminated(exit_code=1, reason=name) for name in ("OOMKilled", "Error")}
+    for job, pods, said in (
+        (active, [pod(300, PREEMPTED), pod(1, UNSCHEDULABLE)], None),
+        (active, [pod(300, PREEMPTED), pod(61, UNSCHEDULABLE)], "no node with a TPU in 60 minutes"),
+        (active, [pod(container_statuses=container(waiting=waiting))], ENDS["image"]),
+        (failed, [pod(container_statuses=container(terminated=ended["OOMKilled"]))], ENDS["memory"]),
+        (failed, [pod(container_statuses=container(terminated=ended["Error"]))], "exit code 1"),
+        (failed, [pod(reason="DeadlineExceeded")], ENDS["long"]),
+        (failed, [pod(condition=PREEMPTED)], "it was preempted"),
+        (failed, [], ENDS["gone"]),
+    ):
+        found = outcome(job, pods, 60, "a TPU")
+        assert found == said if said is None else said in found and found.endswith(".") and "\n" not in found
+    assert last_error(f"[finetune x] step 7\n{ENDS['script']}\nTraceback\n") == ENDS["script"]
+
+
+@pytest.mark.long
+def test_each_failure_ends_in_one_sentence_and_a_preempted_pod_starts_again(workflow, bucket, tmp_path):
+    """What failed is deleted, and its log kept."""
     fates = {f"fails_{name}": [name] for name in ENDS} | {"fails_script": ["run"], "plain": ["preempted", "run"]}
-    with Cluster(tmp_path_factory.mktemp("failing"), fates) as cluster:
+    with Cluster(tmp_path, fates) as cluster:
         run = Folder(workflow, bucket, cluster)
         targets = [f"results/{name}.txt" for name in ENDS]
         arguments = ["--keep-going", "--gke-wait-minutes", "0", "--forcerun", "plain"]
-        run.printed = run(*targets, "results/plain.txt", *arguments).stdout
-        yield run
-
-
-@pytest.mark.parametrize("name", ENDS)
-def test_a_failure_ends_in_one_sentence(ended, name):
-    said = [line.strip() for line in ended.printed.splitlines() if f"message: fails_{name}: " in line]
-    assert len(said) == 1 and ENDS[name] in said[0], ended.printed
-    assert "Traceback" not in ended.printed
-
-
-def test_what_failed_is_deleted_and_its_log_kept(ended):
-    made = {f"jobs/{made['metadata']['name']}" for made in ended.cluster.of("Job")}
-    assert len(made) == len(ENDS) + 1 and made <= set(ended.cluster.deleted)
-    logs = [line.split()[1] for line in ended.printed.splitlines() if line.strip().startswith("log: ")]
+        printed = run(*targets, "results/plain.txt", *arguments).stdout
+    for name, sentence in ENDS.items():
+        said = [line.strip() for line in printed.splitlines() if f"message: fails_{name}: " in line]
+        assert len(said) == 1 and sentence in said[0], printed
+    assert "Traceback" not in printed and "message: plain" not in printed and run.read("plain.txt") == "text\n"
+    made = {f"jobs/{made['metadata']['name']}" for made in cluster.of("Job")}
+    assert len(made) == len(ENDS) + 1 and made <= set(cluster.deleted)
+    logs = [line.split()[1] for line in printed.splitlines() if line.strip().startswith("log: ")]
     assert any("the loss became NaN" in open(log).read() for log in logs)
 
 
+@pytest.mark.long
 def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path, monkeypatch):
     """None stays here for the code that it has among its inputs, and with that nothing is stale afterwards.
 
@@ -401,6 +410,7 @@ def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path, monkeypatch):
         assert "Nothing to be done" in run(*target).stdout
 
 
+@pytest.mark.long
 def test_an_experiment_is_named_by_its_config(bucket, tmp_path, monkeypatch):
     """Pods get the files of the working folder, and the workflow is above that of an experiment."""
     workflow = Workflow(tmp_path / "workflow")
@@ -416,17 +426,12 @@ def test_an_experiment_is_named_by_its_config(bucket, tmp_path, monkeypatch):
         assert ": --configfile experiments/one/config.yaml --default-storage-prefix PREFIX" in refused.stdout
 
 
-def test_a_preempted_pod_starts_again(ended):
-    assert ended.read("plain.txt") == "text\n"
-    assert "message: plain" not in ended.printed
-
-
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "options", "said"),
     [
         ([], {"image": None}, "--container-image is not given"),
         ([], {}, "rule two .*--gke-shared-volume is not given"),
-        (["--gke-shared-volume", "x", "--config", "hosts=2"], {}, "rule two .*resources.hosts is 2.*; allowed: 4"),
         (["results/plain.txt"], {"KUBECONFIG": "/dev/null"}, "no cluster is set up here"),
         (["results/plain.txt"], {"KUBECONFIG": "{folder}/closed"}, "the cluster cannot be used"),
     ],
@@ -443,6 +448,7 @@ def test_a_mistake_is_said_before_anything_is_sent(workflow, bucket, tmp_path, a
         assert cluster.of("Job") == []
 
 
+@pytest.mark.long
 def test_jobs_of_a_killed_snakemake_keep_the_next_one_out(workflow, bucket, tmp_path):
     """Pods live on when the Snakemake that sent them is killed."""
     with Cluster(tmp_path, {"plain": ["node"]}) as cluster:
@@ -456,6 +462,7 @@ def test_jobs_of_a_killed_snakemake_keep_the_next_one_out(workflow, bucket, tmp_
         assert len(cluster.of("Job")) == 1 and len([name for name in cluster.deleted if "secrets" in name]) == 1
 
 
+@pytest.mark.long
 def test_ctrl_c_deletes_what_runs(workflow, bucket, tmp_path):
     """Also what is just being looked at, though the cluster does not answer at once; not what another one sent."""
     with Cluster(tmp_path, {"plain": ["node"]}) as cluster:
@@ -477,6 +484,7 @@ def test_ctrl_c_deletes_what_runs(workflow, bucket, tmp_path):
         assert any(name.startswith("secrets/") for name in cluster.deleted)
 
 
+@pytest.mark.long
 def test_ctrl_c_says_what_may_run_on(workflow, bucket, tmp_path):
     with Cluster(tmp_path, {"plain": ["node"]}) as cluster:
         cluster.busy["DELETE", "jobs"] = 9

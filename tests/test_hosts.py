@@ -147,7 +147,7 @@ def test_processes_train_as_one(manifest, tmp_path, processes, mesh):  # noqa: F
     ("when", "sentence"),
     [
         ("failing", "the disk of this host is gone."),
-        ("raising", "RuntimeError: INTERNAL: no answer; see its log."),
+        pytest.param("raising", "RuntimeError: INTERNAL: no answer; see its log.", marks=pytest.mark.long),
     ],
 )
 def test_a_failure_on_one_ends_all_with_one_message(manifest, tmp_path, when, sentence):  # noqa: F811
@@ -159,6 +159,7 @@ def test_a_failure_on_one_ends_all_with_one_message(manifest, tmp_path, when, se
     assert not list((tmp_path / "failing").glob("?.json"))
 
 
+@pytest.mark.long
 def test_hosts_without_a_device_of_the_mesh_are_refused(manifest, tmp_path):  # noqa: F811
     done = train(manifest, tmp_path / "narrow", 2, (2, 1))
     assert done.returncode == 1
@@ -175,9 +176,11 @@ def add_run(workflow, **changes):
         config["finetune"]["runs"]["two"] = config["finetune"]["runs"]["python"] | changes
 
 
+@pytest.mark.long  # compiles for each process of a real model; in pods, tests/test_gke.py starts a job on its hosts
 def test_a_profile_decides_how_many(trained, tmp_path):
     """Through Snakemake: two processes make the checkpoint of one, and moving there made nothing stale."""
     workflow = copied(trained, tmp_path)
+    workflow.steady = True
     assert "Nothing to be done" in workflow("finetune", "-n", "--set-resources", "train_finetune:hosts=2").stdout
     add_run(workflow)
     first = "checkpoints/00000005/history.csv"
@@ -193,9 +196,11 @@ def test_a_profile_decides_how_many(trained, tmp_path):
     assert (workflow / "logs/finetune/two/00000005.process1.log").is_file()
 
 
+@pytest.mark.long
 def test_processes_stop_together_and_go_on(trained, tmp_path):
     """Each writes its part of one snapshot, at a step that all of them have made; where one is killed, all end."""
     workflow = copied(trained, tmp_path)
+    workflow.steady = True
     add_run(workflow, **LONG)
 
     def snapshots():

@@ -53,6 +53,13 @@ def told(folder: Path, recipe: dict = RECIPE) -> str:
     return text
 
 
+def scored(results: Path, scores: list[Score], name: str = "mlm/one") -> None:
+    """Write scores of the masked run."""
+    path = results / f"evaluation/{name}/scores.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_scores(path, "mlm/one", "masked", scores)
+
+
 @pytest.fixture
 def results(tmp_path) -> Path:
     """A run of a masked model with everything that the page tells of it."""
@@ -188,9 +195,7 @@ def test_scores_come_first_with_their_intervals_and_the_strongest_baseline(resul
     some = replace(task, on=f"{task.on}: long ones", value=0.925, part=KIND)
     asked = Score("harness", "acc", "arc: easy, 0 examples shown", 0.625, 0.6, 0.65, True, 80, 0.25)
     second = replace(asked, metric="acc_norm", value=0.635)
-    path = results / "evaluation/mlm/one/scores.json"
-    path.parent.mkdir(parents=True)
-    write_scores(path, "mlm/one", "masked", [score, pairs, early, task, some, asked, second])
+    scored(results, [score, pairs, early, task, some, asked, second])
     text = told(results)
     summary = text.partition('id="text-title"')[0]
     assert "2.125" in summary and "2.000" in summary and "trigrams/Kneser-Ney" in summary
@@ -201,7 +206,7 @@ def test_scores_come_first_with_their_intervals_and_the_strongest_baseline(resul
     assert "3.000" not in text
     # How many items are in training text has a column where it is known of any.
     assert "in training text" not in text
-    write_scores(path, "mlm/one", "masked", [replace(score, in_training_text=29), task])
+    scored(results, [replace(score, in_training_text=29), task])
     (table,) = [one for one in Page(told(results)).tables if "in training text" in dict(one["head"]).values()]
     at = [head for _, head in table["head"]].index("in training text")
     assert [row[at][1] for row in table["rows"]] == ["29", "–"]
@@ -211,10 +216,8 @@ def test_scores_of_checkpoints_are_drawn_over_the_tokens_seen(results):
     task = Score("task", "accuracy", "a task", 0.5, 0.4, 0.6, True, 90, 0.5, step=2)
     later = replace(task, value=0.75, low=0.7, high=0.8, step=4)
     some = replace(task, part=KIND, on=f"{task.on}: long ones")
-    for folder, score in (("00000002", task), ("00000004", later)):
-        path = results / f"evaluation/tasks/one/mlm/one/{folder}/scores.json"
-        path.parent.mkdir(parents=True)
-        write_scores(path, "mlm/one", "masked", [score, some])
+    for step, score in ((2, task), (4, later)):
+        scored(results, [score, some], f"tasks/one/mlm/one/{step:08d}")
     text = told(results)
     (spec,) = [spec for spec in Page(text).charts if "tokens seen in training" in json.dumps(spec)]
     points = spec["layer"][1]["data"]["values"]
@@ -225,9 +228,7 @@ def test_scores_of_checkpoints_are_drawn_over_the_tokens_seen(results):
 def test_the_first_screen_says_what_the_table_of_scores_says(results):
     pairs = Score("pairs", "accuracy", "made", 0.9125, 0.869, 0.956, True, 160, 0.5, {"5-gram": 0.9062})
     pseudo = Score("text", "pseudo_bits_per_byte", "held out", 2.336, 2.2, 2.4, False, 24, None, {"5-gram": 1.479})
-    path = results / "evaluation/mlm/one/scores.json"
-    path.parent.mkdir(parents=True)
-    write_scores(path, "mlm/one", "masked", [pairs, pseudo])
+    scored(results, [pairs, pseudo])
     summary = told(results).partition('id="text-title"')[0]
     assert re.findall('class="verdict">(.*?)<', summary) == ["no significant difference"]
     assert pairs.comparison.startswith("no significant difference from 5-gram")
@@ -236,17 +237,15 @@ def test_the_first_screen_says_what_the_table_of_scores_says(results):
 
 def test_a_wrong_number_of_a_table_or_a_chart_is_found(results):
     """By the check that the other tests of the page rely on."""
-    path = results / "evaluation/mlm/one/scores.json"
-    path.parent.mkdir(parents=True)
     pairs = Score("pairs", "accuracy", "made", 0.75, 0.7, 0.8, True, 160, 0.5, {"5-gram": 0.55})
-    write_scores(path, "mlm/one", "masked", [pairs])
+    scored(results, [pairs])
     page = Page(told(results))
     assert check_page(page, results) > 20
     for wrong in (replace(pairs, high=0.85), replace(pairs, baselines={"5-gram": 0.625})):
-        write_scores(path, "mlm/one", "masked", [wrong])
+        scored(results, [wrong])
         with pytest.raises(AssertionError):
             check_page(page, results)
-    write_scores(path, "mlm/one", "masked", [pairs])
+    scored(results, [pairs])
     for file in ("history.csv", "metrics.json", "checkpoints/00000004/state.json"):
         path = results / "mlm/one" / file
         path.write_text(path.read_text().replace("5.8456", "5.9456"))

@@ -219,13 +219,14 @@ def with_publish(workflow, **section):
     """Write a config that publishes; return the arguments that name it."""
     config = read_yaml(workflow / "config.yaml") | {"publish": section}
     write_yaml(workflow / "publish.yaml", config)
+    workflow.steady = True
     return ["--configfile", "publish.yaml"]
 
 
 def listed(workflow, *arguments):
     """Return the rules that a dry run lists, with their wildcards."""
     printed = workflow("-n", *arguments).stdout
-    return re.findall(r"^would run  (publish_\w+|train_\w+|write_c\w+)\b", printed, re.M)
+    return re.findall(r"^would run  (publish_\w+|train_\w+|write_c\w+|export_\w+)\b", printed, re.M)
 
 
 def test_publish_is_its_own_target_and_needs_a_place_and_a_token(trained, server, tmp_path, monkeypatch):
@@ -245,11 +246,10 @@ def test_a_checkpoint_is_published_while_its_run_goes_on(trained, tmp_path):
     shutil.rmtree(workflow / "results/mlm/tiny/checkpoints/00000020")
     asked = with_publish(workflow, hub="me/models", sync="every 1")
     receipt = "results/publish/hub/checkpoints/mlm/tiny/{:08d}.json"
-    one = ["publish_to_hub", "write_card"]
+    one = ["export_mlm_at_step", "publish_to_hub", "write_card"]
     assert sorted(listed(workflow, receipt.format(10), *asked)) == one  # needs nothing that is after it
     # In order: the models' branch ends with the newest.
     assert sorted(listed(workflow, receipt.format(20), *asked)) == sorted([*one, *one, "train_mlm_tensorflow"])
-    assert workflow("-n", receipt.format(10), *asked).stdout.count("would run  export_mlm_at_step") == 1
     assert "publish_to_hub" not in listed(workflow, "mlm", *asked)  # no receipt is an input of training
 
 
@@ -261,10 +261,7 @@ def test_what_was_changed_by_hand_is_not_published(trained, server, tmp_path):
     workflow("--touch", *asked)
     done = workflow("publish", *asked, check=False)
     assert done.returncode == 1 and not server.repositories
-    assert (
-        "error: results/tokenizer/tokenizer.json is corrupt: its SHA-256 is not that of what train_tokenizer wrote"
-        in done.stdout
-    )
+    assert re.search(r"error: results/tokenizer/tokenizer\.json .* train_tokenizer ", done.stdout)
 
 
 def test_a_model_and_its_checkpoints_go_to_hub_and_bucket(trained, server, storage, tmp_path, monkeypatch):
@@ -391,7 +388,7 @@ def test_a_card_of_a_model_that_starts_from_another_names_that():
     state = {"best": {"step": 10, "evaluation": {"loss": 1.0}}}
     facts = {"metrics": metrics, "scores": [], "corpus": {}, "state": state, "manifest": {"sequence_length": 8}}
     _, text, _ = cards.model(recipe, facts)
-    assert "(9 parameters), trained from FacebookAI/roberta-base on sequences of 8 tokens" in text
+    assert all(told in text for told in ("9 parameters", "from FacebookAI/roberta-base", "8 tokens"))
 
 
 # As a card says, with the files of the repository in the working folder; the model is what was published.

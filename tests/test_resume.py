@@ -32,11 +32,13 @@ BASE = "results/base/small"
 def test_a_killed_segment_is_made_again_with_the_same_bytes(trained, tmp_path):
     """Killed once the trainer is at work; the segment before it stays as it is."""
     workflow, segment = copied(trained, tmp_path), f"{BASE}/checkpoints/00000020"
+    workflow.steady = True
     shutil.rmtree(workflow / segment)
     log = workflow / "logs/base/small/00000020.log"
     log.unlink()
     before = checkpoints(workflow)
-    process = start(workflow, f"{segment}/state.json")
+    with open(workflow / "snakemake.out", "w") as out:
+        process = workflow.start(f"{segment}/state.json", "--cores", "2", output=out.fileno())
     while not (log.exists() and "steps 11 to 20" in log.read_text()):
         assert process.poll() is None, (workflow / "snakemake.out").read_text()[-3000:]
         time.sleep(0.01)
@@ -75,6 +77,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path):
 def test_a_run_that_stops_early_and_is_thinned(trained, tmp_path):
     """A rate so small that it changes no weight: no evaluation is better than the first."""
     workflow = copied(trained, tmp_path)
+    workflow.steady = True
     change(workflow, "base", steps=40, learning_rate=1e-30, patience=1, keep_checkpoints="last")
     workflow(f"{BASE}/history.csv", "--cores", "2")
     folder = workflow / f"{BASE}/checkpoints"

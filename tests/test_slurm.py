@@ -39,24 +39,6 @@ def slurm(tmp_path_factory):
         cluster.stop()
 
 
-LATE = """
-rule late:
-    output: "late"
-    resources: runtime=lambda wildcards, attempt: attempt
-    shell: "if [ -e tried ]; then touch {output}; else touch tried; sleep 300; fi"
-"""
-
-
-@pytest.fixture(scope="module")
-def late(slurm, tmp_path_factory):
-    """A workflow whose job runs out of time at first, at work beside all other tests: no limit is under a minute."""
-    workflow = existing(tmp_path_factory.mktemp("late"))
-    (workflow / "Snakefile").write_text(LATE)
-    (workflow / "profiles").symlink_to(ROOT / "profiles")
-    with running(slurm, workflow) as process:
-        yield process, workflow
-
-
 @contextlib.contextmanager
 def running(slurm, workflow, *arguments):
     """Start snakemake on the cluster; yield the process, which prints to `terminal.txt`."""
@@ -91,10 +73,10 @@ def jobs_of(slurm, comment, *states):
     return [job for job in found if not states or job["JobState"] in states]
 
 
-def jobs_since(slurm, before=()):
-    """Return the jobs that came after those of `before`; not of the fixture `late`, which come at any time."""
+def jobs_since(slurm, before):
+    """Return the jobs that came after those of `before`."""
     known = {job["JobId"] for job in before}
-    return [job for job in slurm.jobs() if job["JobId"] not in known and "rule_late" not in job["Comment"]]
+    return [job for job in slurm.jobs() if job["JobId"] not in known]
 
 
 def test_every_job_that_is_ready_is_submitted():
@@ -127,13 +109,6 @@ def test_hosts_with_gpus_are_one_task_each(fresh):
     assert set_gres_string(job) == " --gres=gpu:h100:4"
 
 
-SHARDS = [f"results/tfrecords/train/{shard:05d}-of-00004" for shard in range(4)]
-TARGETS = [
-    *(f"{shard}.tfrecord" for shard in SHARDS), "results/base/small/checkpoints/00000020/state.json",
-    "results/finetune/python/history.csv", "results/figures/training/finetune-python.svg",
-]  # fmt: skip
-
-
 def on_tpus(workflow):
     """Give every run of a workflow its accelerator."""
     with edited(workflow) as config:
@@ -141,28 +116,20 @@ def on_tpus(workflow):
             run["resources"] = {"accelerator": "v5e-8", "mem_gb": 2, "runtime": 30}
 
 
-@pytest.fixture(scope="module")
-def through(slurm, trained, late, tmp_path_factory):
-    """A run of this machine that goes on through Slurm: what is missing of TARGETS, and what follows from it.
-
-    One training job is cancelled in mid-segment, another preempted.
-    """
-    workflow = copied(trained, tmp_path_factory.mktemp("through"))
+def interrupted(trained, folder, *missing):
+    """Return a copy of a run of this machine without some of its files, where its trainings ask for TPUs."""
+    workflow = copied(trained, folder)
     workflow.steady = True
     on_tpus(workflow)
-    for shard in SHARDS:
-        for end in ("tfrecord", "index", "json"):
-            (workflow / f"{shard}.{end}").unlink()
-    shutil.rmtree(workflow / "results/base/small/checkpoints/00000020")
+    for pattern in missing:
+        for path in workflow.folder.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     shutil.rmtree(workflow / "logs")
-    with running(slurm, workflow, *TARGETS) as process:
-        with held(slurm, workflow, process, "base", "small", 11, 20) as victim:
-            slurm("scancel", victim["JobId"])
-        with held(slurm, workflow, process, "finetune", "python", 6, 10) as victim:
-            urgent = ["--partition=urgent", "--nodes=2", "--gres=tpu:v5e:8", "--output=/dev/null", "--wrap=sleep 1"]
-            slurm("sbatch", "--job-name=urgent", *urgent)
-        finish(process, workflow)
-    return workflow, victim, jobs_since(slurm)
+    return workflow
+
+
+SHARDS = [f"results/tfrecords/train/{shard:05d}-of-00004.tfrecord" for shard in range(4)]
+BASE, TUNED = "results/base/small/checkpoints/00000020", "results/finetune/python/checkpoints/00000010"
 
 
 @contextlib.contextmanager
@@ -211,17 +178,6 @@ def leads_to(link, path):
         return False
 
 
-def test_the_same_bytes_as_on_one_machine(through, trained):
-    workflow, _, jobs = through
-    there = fingerprints(workflow / "results")
-    assert len(there) > 90 and there == fingerprints(trained / "results")
-    # To go on elsewhere made nothing stale: only what was missing was made, and what depends on that.
-    names = [job["Comment"].removeprefix("rule_").split("_wildcards_")[0] for job in jobs if "rule_" in job["Comment"]]
-    alone = {name: names.count(name) for name in names}
-    made_there = {"write_shard": 4, "train_base": 2, "export_base": 1, "train_finetune": 2}
-    assert alone == made_there | {"report_collect_history_plot_training": 1}  # the last two are one group
-
-
 @pytest.mark.long  # some fifty jobs, each of which starts Snakemake twice
 def test_all_stages_through_slurm(slurm, trained, tmp_path):
     workflow = Workflow(tmp_path / "workflow")
@@ -240,29 +196,49 @@ def test_all_stages_through_slurm(slurm, trained, tmp_path):
     assert 1 <= len(report) <= 6 and not any("rule_plot_training" in job["Comment"] for job in jobs)
 
 
-def test_a_cancelled_segment_is_tried_again(through):
-    *_, jobs = through
-    tries = [job for job in jobs if "rule_train_base_wildcards_small_00000020" in job["Comment"]]
-    assert [job["JobState"] for job in sorted(tries, key=lambda job: int(job["JobId"]))] == ["CANCELLED", "COMPLETED"]
-    # What was cut short may have been short of time: it had twice as much.
-    assert {job["TimeLimit"] for job in tries} == {"00:30:00", "01:00:00"}
+# No time limit is under a minute.
+LATE = """
+rule late:
+    output: "late"
+    resources: runtime=lambda wildcards, attempt: attempt
+    shell: "if [ -e tried ]; then touch {output}; else touch tried; sleep 300; fi"
+"""
 
 
-def test_a_preempted_segment_comes_back_by_itself(through):
-    _, victim, jobs = through
+@pytest.mark.long
+def test_jobs_that_are_ended_come_back(slurm, trained, tmp_path):
+    """What ran out of time and what was cancelled is tried with twice as much; what was preempted comes by itself."""
+    late = existing(tmp_path / "late")
+    late.folder.mkdir()
+    (late / "Snakefile").write_text(LATE)
+    (late / "profiles").symlink_to(ROOT / "profiles")
+    workflow, before = interrupted(trained, tmp_path, BASE, TUNED), slurm.jobs()
+    with (
+        running(slurm, late) as beside,
+        running(slurm, workflow, f"{BASE}/state.json", f"{TUNED}/state.json") as process,
+    ):
+        with held(slurm, workflow, process, "base", "small", 11, 20) as victim:
+            slurm("scancel", victim["JobId"])
+        with held(slurm, workflow, process, "finetune", "python", 6, 10) as victim:
+            urgent = ["--partition=urgent", "--nodes=2", "--gres=tpu:v5e:8", "--output=/dev/null", "--wrap=sleep 1"]
+            slurm("sbatch", "--job-name=urgent", *urgent)
+        finish(process, workflow)
+        finish(beside, late)
+    assert fingerprints(workflow / "results") == fingerprints(trained / "results")
+    jobs = jobs_since(slurm, before)
+
+    def tries(comment):
+        found = sorted((job for job in jobs if comment in job["Comment"]), key=lambda job: int(job["JobId"]))
+        return [(job["JobState"], job["TimeLimit"]) for job in found]
+
+    assert tries("rule_late") == [("TIMEOUT", "00:01:00"), ("COMPLETED", "00:02:00")]
+    cancelled = [("CANCELLED", "00:30:00"), ("COMPLETED", "01:00:00")]
+    assert tries("rule_train_base_wildcards_small_00000020") == cancelled
     (job,) = [job for job in jobs if "rule_train_finetune_wildcards_python_00000010" in job["Comment"]]
     assert (job["JobId"], job["JobState"], job["Restarts"]) == (victim["JobId"], "COMPLETED", "1")
 
 
-def test_trainings_hold_their_tpus_and_nothing_else_does(through):
-    training = [job for job in through[2] if "rule_train_" in job["Comment"]]
-    assert {job["Comment"].split("_wildcards_")[0] for job in training} == {"rule_train_base", "rule_train_finetune"}
-    assert {job.get("TresPerNode") for job in training} == {"gres:tpu:v5e:8"}
-    assert {job["MinMemoryNode"] for job in training} == {"2000M"}
-    others = [job for job in through[2] if "write_shard" in job["Comment"] or "export" in job["Comment"]]
-    assert others and not any("TresPerNode" in job for job in others)
-
-
+@pytest.mark.long
 def test_an_experiment_runs_in_its_folder(slurm, fresh):
     configure(fresh, "one")
     with running(slurm, fresh, "-d", "experiments/one", "tokenizer") as process:
@@ -270,19 +246,6 @@ def test_an_experiment_runs_in_its_folder(slurm, fresh):
     assert (fresh / "experiments/one/results/tokenizer/tokenizer.json").is_file() and not (fresh / "results").exists()
     records = (fresh / "experiments/one/results/jobs").rglob("*.jsonl")
     assert {path.stem for path in records} >= {"corpus", "train_tokenizer"}
-
-
-def test_small_jobs_are_few_for_the_scheduler(through):
-    *_, jobs = through
-    shards = [job for job in jobs if "rule_write_shard" in job["Comment"]]
-    assert len(shards) == 4 and len({job["ArrayJobId"] for job in shards}) == 1
-    report = [job for job in jobs if "/group_report" in job["StdOut"]]
-    assert len(report) == 1 and not any("rule_plot" in job["Comment"] for job in jobs)
-
-
-def test_nothing_is_to_be_done_then(slurm, through):
-    done = through[0].start(*COMMAND, "-n", *TARGETS, environment=outside() | slurm.environment)
-    assert "Nothing to be done" in done.communicate()[0]
 
 
 def test_what_slurm_does_not_have_is_said_before_anything_runs(slurm, fresh):
@@ -355,10 +318,36 @@ def test_other_refusals(slurm, tmp_path):
     assert missing.startswith("error: ") and "sbatch is not on PATH" in missing and missing.count("\n") == 1
 
 
-def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, through, tmp_path):
+# After those that need no run of this machine: they pass while it is made.
+def test_a_run_of_one_machine_goes_on_through_slurm(slurm, trained, tmp_path):
+    """What is missing is made, and what depends on that; in few jobs, of which trainings hold TPUs."""
+    workflow = interrupted(trained, tmp_path, "results/tfrecords/train/*", TUNED)
+    targets, before = [*SHARDS, f"{TUNED}/state.json", "results/figures/training/finetune-python.svg"], slurm.jobs()
+    with running(slurm, workflow, *targets) as process:
+        finish(process, workflow)
+    there = fingerprints(workflow / "results")
+    assert len(there) > 90 and there == fingerprints(trained / "results")
+    jobs = jobs_since(slurm, before)
+    by_rule = {}
+    for job in jobs:
+        if "rule_" in job["Comment"]:
+            by_rule.setdefault(job["Comment"].removeprefix("rule_").split("_wildcards_")[0], []).append(job)
+    assert {rule: len(alike) for rule, alike in by_rule.items()} == {
+        "write_shard": 4, "train_finetune": 1, "report_collect_history_plot_training": 1,
+    }  # fmt: skip
+    assert {rule for rule, alike in by_rule.items() if "TresPerNode" in alike[0]} == {"train_finetune"}
+    (training,) = by_rule["train_finetune"]
+    assert (training["TresPerNode"], training["MinMemoryNode"]) == ("gres:tpu:v5e:8", "2000M")
+    assert len({job["ArrayJobId"] for job in by_rule["write_shard"]}) == 1
+    assert len([job for job in jobs if "/group_report" in job["StdOut"]]) == 1
+    done = workflow.start(*COMMAND, "-n", *targets, environment=outside() | slurm.environment)
+    assert "Nothing to be done" in done.communicate()[0]
+
+
+@pytest.mark.long
+def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, trained, tmp_path):
     """On two hosts. What is queued when the controller is killed gives way; what runs keeps the next one out."""
-    workflow = copied(through[0], tmp_path)
-    workflow.steady = True
+    workflow = interrupted(trained, tmp_path)
     keys = {"steps": 100, "checkpoint_every": 100, "host_device_count": 2, "mesh": [1, 2]}
     keys["resources"] = {"accelerator": "v5e-16", "hosts": 2, "mem_gb": 2}
     with edited(workflow) as config:
@@ -392,10 +381,3 @@ def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, through, tmp_p
     ended = {job["JobId"]: job["JobState"] for job in jobs_of(slurm, training)}
     assert ended == {first["JobId"]: "COMPLETED", queued["JobId"]: "FAILED"}
     assert len((workflow / target).read_text().splitlines()) == 101
-
-
-def test_a_job_out_of_time_has_twice_as_much(slurm, late):
-    finish(*late)
-    tries = jobs_of(slurm, "rule_late")
-    told = {job["JobState"]: job["TimeLimit"] for job in tries}
-    assert len(tries) == 2 and told == {"TIMEOUT": "00:01:00", "COMPLETED": "00:02:00"}

@@ -2,8 +2,6 @@
 
 import fcntl
 import json
-import os
-import pty
 import runpy
 import subprocess
 import sys
@@ -17,21 +15,33 @@ from tpulm.core.folder_lock import LOCK
 from tpulm.specs.masked_sizes import opens
 
 PROGRAM = ROOT / "tools/try.py"
-# The program in a process that has imported a library, with its arguments.
+# The program, once for each case, in one process that has imported JAX: arguments, and what is piped in or typed.
 BESIDE = """
-import runpy, sys
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+import contextlib, io, json, os, pty, runpy, sys
+program, cases, found = sys.argv[1], json.loads(sys.argv[2]), []
+for arguments, given, at_terminal in cases:
+    sys.argv, sys.stdin = [program, *arguments], io.StringIO(given)
+    if at_terminal:
+        terminal, end = pty.openpty()
+        os.write(terminal, given.encode())
+        sys.stdin = os.fdopen(end)
+    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            runpy.run_path(program, run_name="__main__")
+        except SystemExit as ended:
+            code = ended.code
+    found.append([int(code), said.getvalue(), errors.getvalue()])
 assert sys.modules.get("tensorflow") is None
+print("RESULT" + json.dumps(found))
 """
+WHOLE = "Return the [MASK] of the list."
 
 
-def ask(folder, *arguments, code=0, typed=""):
-    done = subprocess.run(
-        [sys.executable, PROGRAM, *arguments], cwd=folder, capture_output=True, text=True, input=typed, check=False
-    )
-    assert done.returncode == code, done.stderr
-    return done.stdout + done.stderr
+def ask(folder, *arguments):
+    """Return the sentence that the program ends with."""
+    done = subprocess.run([sys.executable, PROGRAM, *arguments], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout == "", done.stderr
+    return done.stderr
 
 
 @pytest.mark.unit
@@ -43,20 +53,20 @@ def test_every_answer_is_seen_on_one_line():
 
 @pytest.mark.unit
 def test_a_model_that_is_not_there_is_named_with_those_that_are(tmp_path):
-    said = ask(tmp_path, "tiny", code=1)
+    said = ask(tmp_path, "tiny")
     assert said.startswith("error: there is no trained model in results") and "--configfile" in said
     for file in ("mlm/tiny/model/model.safetensors", "finetune/tiny/adapter.lora.h5", "base/small/preset/config.json"):
         (tmp_path / "results" / file).parent.mkdir(parents=True)
         (tmp_path / "results" / file).touch()
-    assert "big, " in (said := ask(tmp_path, "big", code=1)) and "base/small, finetune/tiny, mlm/tiny" in said
-    assert "tiny, " in (said := ask(tmp_path, "tiny", code=1)) and "allowed: finetune/tiny, mlm/tiny" in said
+    assert "big, " in (said := ask(tmp_path, "big")) and "base/small, finetune/tiny, mlm/tiny" in said
+    assert "tiny, " in (said := ask(tmp_path, "tiny")) and "allowed: finetune/tiny, mlm/tiny" in said
     (tmp_path / "config.yaml").write_text("corpus: {source: python-docs}\n")
     (tmp_path / "one").mkdir()
     (tmp_path / "one/config.yaml").write_text("corpus: {source: python-docs}\n")
-    said = ask(tmp_path, "big", "-d", "one", code=1)
-    assert f"no trained model in {tmp_path}/one/results; snakemake -d {tmp_path}/one trains them." in said
-    said = ask(tmp_path, "finetune.runs.tiny", code=1)
-    assert "base model of results/finetune/tiny is not known" in said and said.count("\n") == 1
+    said = ask(tmp_path, "big", "-d", "one")
+    assert f"snakemake -d {tmp_path}/one " in said
+    said = ask(tmp_path, "finetune.runs.tiny")
+    assert said.startswith("error: ") and "results/finetune/tiny" in said and said.count("\n") == 1
     # What Snakemake kept of the run says it.
     write_json(tmp_path / "results/history/finetune/tiny.json", [{"recipe": {"base": "small"}}])
     assert base_of("tiny", tmp_path / "results", {}) == "small"
@@ -72,47 +82,28 @@ def test_without_the_environment_there_is_a_sentence():
         assert done.returncode == 1 and done.stderr.startswith("error: ") and "activate" in done.stderr, tool
 
 
-@pytest.mark.parametrize(
-    ("run", "prompt", "lines"),
-    [
-        # Trained by TensorFlow, which it takes none of.
-        ("mlm.runs.tiny", "Return the [MASK] of the list.", 5),
-        ("small", "def ", 2),
-        ("finetune/python", "def ", 2),
-    ],
-)
-def test_a_model_answers_while_a_workflow_has_the_folder(trained, run, prompt, lines):
-    before = fingerprints(trained / "results")
+def test_models_answer_while_a_workflow_has_the_folder(trained):
+    """The masked one, though TensorFlow has trained it, without TensorFlow; what is typed can be typed again."""
+    before, mask = fingerprints(trained / "results"), "one [MASK].\n"
+    cases = [
+        (["mlm.runs.tiny", "--prompt", "no mask", "--prompt", WHOLE], "", False),
+        (["mlm/tiny"], "no mask\n", False),
+        ([str(trained / "results/mlm/tiny")], f"Of several lines.\n{WHOLE}\n", False),
+        (["mlm/tiny"], "no mask\nReturn the [MASK]\\\nof the list.\n\n", True),
+        (["small", "--prompt", "def ", "--seed", "1"], "", False),
+        (["finetune/python", "--prompt", "def ", "--seed", "1"], "", False),
+    ]
     with open(trained / LOCK) as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)  # as long as a workflow runs
-        done = warm.run("jax", BESIDE, str(PROGRAM), run, "--prompt", prompt, "--seed", "1", folder=trained.folder)
-    answers = done.stdout.splitlines()
-    if "[MASK]" in prompt:
-        kept = json.loads((trained / "results/mlm/tiny/fill_mask.json").read_text())
-        first = next(row for row in kept if row["prompt"] == prompt)["answers"][0]
-        assert len(answers) == lines and answers[0].startswith(f"{first['score']:6.1%}  ")
-    else:
-        assert done.stdout.count(prompt) >= lines and "\n---\n" in done.stdout
+        found = warm.result(warm.run("jax", BESIDE, str(PROGRAM), json.dumps(cases), folder=trained.folder))
+    assert [code for code, *_ in found] == [1, 1, 0, 0, 0, 0]
+    assert [said.count("%") for _, said, _ in found] == [5, 0, 5, 5, 0, 0]
+    assert [errors.count(mask) for *_, errors in found] == [1, 1, 0, 1, 0, 0]
+    assert all(said.count("def ") >= 2 and "\n---\n" in said for _, said, _ in found[4:])
+    kept = json.loads((trained / "results/mlm/tiny/fill_mask.json").read_text())
+    first = next(row for row in kept if row["prompt"] == WHOLE)["answers"][0]
+    assert found[0][1].startswith(f"{first['score']:6.1%}  ")
     assert fingerprints(trained / "results") == before
-
-
-def test_a_prompt_without_a_mask_is_an_error(trained):
-    said = "one [MASK].\n"
-    whole = "Return the [MASK] of the list."
-    printed = ask(trained.folder, "mlm/tiny", "--prompt", "no mask", "--prompt", whole, code=1)
-    assert "error: " in printed and said in printed and printed.count("%") == 5
-    assert said in ask(trained.folder, "mlm/tiny", typed="no mask\n", code=1)
-    folder = str(trained.folder / "results/mlm/tiny")
-    piped = ask(trained.folder.parent, folder, typed=f"Of several lines.\n{whole}\n")
-    assert piped.count("%") == 5 and "error" not in piped
-    try:
-        terminal, end = pty.openpty()
-    except OSError as error:
-        pytest.skip(f"no terminal here: {error}")
-    os.write(terminal, b"no mask\nReturn the [MASK]\\\nof the list.\n\n")
-    command = [sys.executable, PROGRAM, "mlm/tiny"]
-    done = subprocess.run(command, cwd=trained.folder, capture_output=True, text=True, stdin=end, check=True)
-    assert said in done.stderr and done.stdout.count("%") == 5  # one that is typed can be typed again
 
 
 @pytest.mark.unit

@@ -83,6 +83,7 @@ def test_the_metrics_are_those_of_tensorflow(on_jax, by_tensorflow):
         assert ours[split, "loss"].baselines["token frequencies"] > 3.5
 
 
+@pytest.mark.long
 def test_tensorflow_measures_asks_and_scores_without_jax(trained, tmp_path):
     built = copied(trained, tmp_path)
     names = ("mlm/tiny/metrics", "mlm/tiny/fill_mask", "evaluation/mlm/tiny/scores")

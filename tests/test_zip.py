@@ -41,12 +41,12 @@ def test_a_flipped_bit_anywhere_is_found(tmp_path):
         entries, directory = archive.infolist(), archive.start_dir
     for place in range(len(content)):
         path.write_bytes(content[:place] + bytes([content[place] ^ 2]) + content[place + 1 :])
-        assert damages_of(path)[0] == "the archive is corrupt: its SHA-256 is not the one in a.zip.sha256.", place
+        assert "a.zip.sha256" in damages_of(path)[0], place
     beside.unlink()
     start = entries[0].header_offset + 30 + len("a")
     for place in range(start, start + entries[0].compress_size - 1):  # the last byte has padding
         path.write_bytes(content[:place] + bytes([content[place] ^ 2]) + content[place + 1 :])
-        assert damages_of(path) == ["a is corrupt: its SHA-256 is not the one in manifest.json."], place
+        assert [damage.split()[0] for damage in damages_of(path)] == ["a"], place
     for place in (entries[1].header_offset, directory, len(content) - 22):  # signatures
         path.write_bytes(content[:place] + bytes([content[place] ^ 2]) + content[place + 1 :])
         assert damages_of(path), place
