@@ -320,15 +320,12 @@ def preload(what: str) -> Callable:
 
 @cache
 def read_code(folder: str) -> None:
-    """Import the modules that the rules import, read the schema, and follow the imports of the scripts."""
-    scripts = Path(folder)
+    """Import the modules that the rules import, and read the schema and the code of the scripts."""
     sys.path.insert(0, folder)
     for name in ("workflow.start", "workflow.resources", "corpus.sources"):
         importlib.import_module(f"tpulm.{name}")
     importlib.import_module("tpulm.config.reading").schema()
-    imported = importlib.import_module("tpulm.workflow.paths").imported
-    for script in scripts.glob("*/*.py"):
-        imported(script, scripts)
+    importlib.import_module("tpulm.core.code_digest").sources()
     sys.path.remove(folder)
 
 
