@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Workflow, copied, reduced, write_yaml
+from conftest import ROOT, Workflow, copied, existing, reduced, write_yaml
 from kills import fingerprints
 from tpulm.config.reading import read_yaml
 from tpulm.core.folder_lock import LOCK
@@ -70,37 +70,31 @@ def test_a_copied_experiment_stays_fresh_and_a_changed_copy_does_not(three):
     assert "Nothing to be done" in run(three, "one", "tfrecords", "-n").stdout
 
 
-def test_a_misspelled_name_makes_no_folder(three):
-    for command in (["tfrecords", "-n"], ["tfrecords"]):
-        done = run(three, "oen", *command, check=False)
-        assert done.returncode == 1 and "error: experiments/oen has no config.yaml; did you mean experiments/one?" in (
-            done.stdout
-        )
-        assert "Traceback" not in done.stdout and not (three / "experiments/oen").exists()
-    tool = [sys.executable, "tools/provenance.py", "-d", "experiments/oen", "results/x"]
-    said = subprocess.run(tool, cwd=three.folder, capture_output=True, text=True)
-    assert (
-        said.returncode == 1 and said.stderr == "error: experiments/oen is no folder; did you mean experiments/one?\n"
-    )
+def test_what_is_misspelled_or_forgotten_is_answered_with_what_to_type(three):
+    def refused(*arguments):
+        done = three(*arguments, check=False)
+        assert done.returncode == 1 and "Traceback" not in done.stdout
+        (sentence,) = re.findall("^error: (.*)$", done.stdout, re.M)
+        return sentence
 
+    def told(tool, *arguments):
+        command = [sys.executable, f"tools/{tool}.py", "-d", *arguments]
+        done = subprocess.run(command, cwd=three.folder, capture_output=True, text=True)
+        (sentence,) = done.stderr.splitlines()
+        assert done.returncode == 1 and sentence.startswith("error: ")
+        return sentence
 
-def test_a_forgotten_option_and_a_wrong_config_name_the_experiment(three):
+    assert "did you mean experiments/one?" in refused("-d", "experiments/oen", "tfrecords", "--cores", "2")
+    assert "did you mean experiments/one?" in told("provenance", "experiments/oen", "results/x")
+    assert not (three / "experiments/oen").exists()
     for target in ("one", "experiments/one"):
-        said = three("-n", target, check=False).stdout
-        assert f"error: no rule of this config makes {target}; did you mean -d experiments/one?\n" in said
+        assert "did you mean -d experiments/one?" in refused("-n", target)
     configure(three, "typo", title=3)
-    done = run(three, "typo", "-n", check=False)
-    assert "error: experiments/typo/config.yaml: title is 3; " in done.stdout
-    tool = [sys.executable, "tools/try.py", "-d", "experiments/one", "tiny"]
-    said = subprocess.run(tool, cwd=three.folder, capture_output=True, text=True).stderr
-    assert "in experiments/one/results; no model there is finished yet" in said and said.count("\n") == 1
-
-
-def test_the_key_of_an_earlier_version_is_answered_with_what_to_type(three):
-    configure(three, "earlier", experiment="earlier")
-    done = run(three, "earlier", "tfrecords", "-n", check=False)
-    (sentence,) = (line for line in done.stdout.splitlines() if line.startswith("error: "))
-    assert done.returncode == 1 and "experiment" in sentence and "snakemake -d experiments/NAME" in sentence
+    assert refused("-d", "experiments/typo", "-n").startswith("experiments/typo/config.yaml: title is 3; ")
+    assert "experiments/one/results; no model there is finished" in told("try", "experiments/one", "tiny")
+    configure(three, "earlier", experiment="earlier")  # the key of an earlier version
+    sentence = refused("-d", "experiments/earlier", "-n")
+    assert "experiment" in sentence and "snakemake -d experiments/NAME" in sentence
 
 
 def test_results_that_snakemake_knows_nothing_of_are_not_called_fresh(three):
@@ -116,7 +110,7 @@ def test_cleaning_and_verifying_see_one_experiment(three):
     before = fingerprints(three / "experiments/two/results")
     advice = "to delete these files: snakemake clean_delete -d experiments/one\n"
     assert advice in run(three, "one", "clean").stdout and "to delete" not in run(three, "two", "clean").stdout
-    for name in ("zero", "one", "two"):
+    for name in ("one", "two"):
         run(three, name, "clean_delete")
     assert not stray.exists()
     assert fingerprints(three / "experiments/two/results") == before
@@ -182,7 +176,9 @@ def test_a_file_of_a_folder_and_a_checkpoint_are_made_again(trained, tmp_path):
 
 def test_a_repair_makes_again_just_what_is_damaged(trained, monkeypatch):
     """The output of each rule, and of each with each of its inputs; Snakemake calls --allowed-rules internal."""
-    monkeypatch.chdir(trained.folder)
+    workflow = existing(trained.folder)
+    workflow.steady = True
+    monkeypatch.chdir(workflow.folder)
     known = jobs_of(Path())
     made = makers(known)
     ours = {job["id"]: target_of(path, job) for path, job in made.items() if path.startswith("results/")}
@@ -196,7 +192,7 @@ def test_a_repair_makes_again_just_what_is_damaged(trained, monkeypatch):
     commands = repair_of([ours[job["id"]] for job in of_rules.values()], known).split(" && ")
     for command in commands:
         wanted = [maker_of(path, made) for path in command.split(" --")[1].split()[1:]]
-        found = re.findall(r"^would run  (.*?)  reason: ", trained(*command.split()[1:], "-n").stdout, re.M)
+        found = re.findall(r"^would run  (.*?)  reason: ", workflow(*command.split()[1:], "-n").stdout, re.M)
         told = [sorted([job["rule"], *job["wildcards"].values()]) for job in wanted]
         assert sorted(sorted(line.split()) for line in found) == sorted(told), command
     assert len(commands) < 20
@@ -285,14 +281,13 @@ def test_an_archive_of_an_experiment_is_whole(three):
     assert {"own.txt"} == {path for job in jobs for path in job["inputs"] if not path.startswith(("results/", "../"))}
 
 
-def test_data_of_the_harness_is_of_the_experiment(fresh):
+def test_data_of_the_harness_is_of_the_experiment(three):
     """recipes/tasks/last-word.yaml names a file below results/."""
-    harness = {"last-word": {"file": "../../recipes/tasks/last-word.yaml"}}
-    reduced(fresh, evaluation={"harness": harness})
-    (fresh / "experiments/one").mkdir(parents=True)
-    (fresh / "small.yaml").rename(fresh / "experiments/one/config.yaml")
+    reduced(three, evaluation={"harness": {"last-word": {"file": "../../recipes/tasks/last-word.yaml"}}})
+    (three / "experiments/asked").mkdir()
+    (three / "small.yaml").rename(three / "experiments/asked/config.yaml")
     target = "results/evaluation/harness/last-word/items.json"
-    printed = run(fresh, "one", target, "-n", "--verbose").stdout
+    printed = run(three, "asked", target, "-n", "--verbose").stdout
     [given] = set(re.findall(r"^rule read_harness_task:\n +input: (.+)$", printed, re.M))
     assert "results/evaluation/texts/corpus.parquet" in given.split(", ")
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import loopback_hub
 import pytest
@@ -69,33 +68,30 @@ def count(printed):
     return dict(re.findall(r"^(lm_\w+) +(\d+)$", printed, re.M))
 
 
-def test_a_module_publishes(outer, monkeypatch):
+def test_a_module_makes_the_same_bytes_and_publishes_them(outer, trained, monkeypatch):
+    """Up to the records, and with one core where `trained` had two; all of it is one of the long tests."""
     configure(outer, publish={"hub": "me/models", "artifacts": ["tokenizer"]})
-    printed = outer("lm_publish", "--cores", "1", check=False).stdout
-    assert "error: HF_TOKEN " in printed
+    assert "error: HF_TOKEN " in outer("lm_publish", "--cores", "1", check=False).stdout
+    jobs = count(outer("-n").stdout)
+    assert jobs["lm_train_mlm_tensorflow"] == jobs["lm_train_finetune"] == "2" and jobs["lm_write_shard"] == "6"
     with loopback_hub.served() as hub:
         for name, value in (("HF_ENDPOINT", hub.url), ("HF_TOKEN", loopback_hub.TOKEN)):
             monkeypatch.setenv(name, value)
-        outer("lm_publish", "--cores", "2")
+        outer("lm_tfrecords", "lm_publish", "--cores", "1")
         files = hub.repositories["models/me/models-tokenizer"].files()
-        # What a repository has is named without the prefix.
-        made = outer / "lm/results/tokenizer"
-        assert files["tokenizer.json"] == (made / "tokenizer.json").read_bytes()
-        assert files["README.md"] == (made / "README.md").read_bytes()
-        receipt = json.loads((outer / "lm/results/publish/hub/tokenizer.json").read_text())
-        assert receipt["files"] and set(receipt["files"]) <= set(files)
-        assert "Nothing to be done" in outer("lm_publish", "-n").stdout
-
-
-def test_a_module_makes_the_same_bytes(outer, trained):
-    """Up to the records, and with one core where `trained` had two; all of it is one of the long tests."""
-    jobs = count(outer("-n").stdout)
-    assert jobs["lm_train_mlm_tensorflow"] == jobs["lm_train_finetune"] == "2" and jobs["lm_write_shard"] == "6"
-    outer("lm_tfrecords", "--cores", "1")
-    made, expected = fingerprints(outer / "lm/results"), fingerprints(trained / "results")
-    assert len(made) > 20 and made == {name: expected[name] for name in made}
+        assert "Nothing to be done" in outer("lm_tfrecords", "lm_publish", "-n").stdout
+    results = outer / "lm/results"
+    # What a repository has is named without the prefix.
+    for name in ("tokenizer.json", "README.md"):
+        assert files[name] == (results / "tokenizer" / name).read_bytes()
+    receipt = json.loads((results / "publish/hub/tokenizer.json").read_text())
+    assert receipt["files"] and set(receipt["files"]) <= set(files)
+    made, expected = fingerprints(results), fingerprints(trained / "results")
+    of_publishing = {name for name in made if name.startswith("publish/") or name.endswith("/README.md")}
+    assert len(made) > 20 and made == {name: expected.get(name) for name in made if name not in of_publishing} | {
+        name: made[name] for name in of_publishing
+    }
     assert not (outer / "results").exists()
-    assert "Nothing to be done" in outer("lm_tfrecords", "-n").stdout
     # How a file came to be is told of a module, too: with its scripts, logs and the records of its jobs.
     command = [sys.executable, ROOT / "tools/provenance.py", "lm/results/tfrecords/manifest.json"]
     told = subprocess.check_output(command, cwd=outer.folder, text=True)
@@ -114,31 +110,26 @@ def test_a_module_makes_the_same_models(outer, trained):
     assert re.search(r"\[verify\] all [\d,]+ files are ok", said) and "[clean] 0 files " in said
 
 
-def test_a_module_is_not_archived(outer):
-    done = outer("lm_archive", "-n", check=False)
-    assert done.returncode == 1 and "error: a module of another workflow " in done.stdout
+def test_what_a_module_refuses(outer, fresh):
+    """Archives, to run without its checks, and a second start beside the first."""
 
+    def refused(*arguments):
+        done = outer(*arguments, check=False)
+        assert done.returncode == 1 and "error: " in done.stdout
+        return done.stdout
 
-def test_a_module_needs_its_checks(outer, fresh):
+    assert "error: a module of another workflow " in refused("lm_archive", "-n")
     write(outer, fresh, onstart="")
-    done = outer("lm_corpus", "--cores", "1", check=False)
-    assert done.returncode == 1 and "error: the checks before the first job did not run: " in done.stdout
-
-
-def test_a_second_start_of_a_module_is_refused(outer):
-    inner = (outer / "profiles").resolve().parent
+    assert "error: the checks before the first job did not run" in refused("lm_corpus", "--cores", "1")
+    write(outer, fresh)
     waiting = "import time\nfrom pathlib import Path\nPath('started').touch()\ntime.sleep(600)\n"
-    (inner / "scripts/corpus/read_part.py").write_text(waiting)
-    command = [str(Path(sys.executable).with_name("snakemake")), "lm_corpus", "--cores", "1"]
-    first = subprocess.Popen(
-        command, cwd=outer.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    (fresh / "scripts/corpus/read_part.py").write_text(waiting)
+    first = outer.start("lm_corpus", "--cores", "1")
     try:
         while not (outer / "started").exists():
             assert first.poll() is None
             time.sleep(0.1)
-        done = outer("lm_corpus", "--cores", "1", check=False)
-        assert done.returncode == 1 and "error: another snakemake is running in this folder" in done.stdout
+        assert "error: another snakemake is running in this folder" in refused("lm_corpus", "--cores", "1")
     finally:
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()

@@ -309,7 +309,7 @@ def test_what_cannot_be_used_ends_in_a_sentence(write, tmp_path, name, content, 
 @pytest.mark.parametrize("text", [prose, japanese])
 def test_epochs_are_those_of_the_records(fresh, text):
     """Within 10 %."""
-    path, _ = text(fresh.folder)
+    fresh.steady, (path, _) = True, text(fresh.folder)
     command = [sys.executable, "tools/new_config.py", path, "--experiment", "own"]
     subprocess.run(command, cwd=fresh.folder, check=True)
     again = subprocess.run(command, cwd=fresh.folder, capture_output=True, text=True)
@@ -372,7 +372,7 @@ def test_the_documented_commands_lead_from_a_text_to_an_answer(fresh, text):
 
 def test_a_text_in_utf_16_is_converted_by_the_command_in_the_message(fresh):
     """It becomes the corpus, to the byte, that the text in UTF-8 becomes."""
-    command, made = [sys.executable, "tools/new_config.py"], {}
+    command, made, fresh.steady = [sys.executable, "tools/new_config.py"], {}, True
     one_file(fresh.folder)
     (fresh / "wide.txt").write_text((fresh / "own.txt").read_text(), "utf-16")
     done = subprocess.run([*command, "wide.txt"], cwd=fresh.folder, capture_output=True, text=True)

@@ -16,11 +16,11 @@ import zipfile
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, write_yaml
+from conftest import ROOT, Workflow, existing
 from kills import edited
 from safetensors.numpy import load_file
 from tpulm.config.outline import Outline
-from tpulm.config.reading import read_config, read_yaml
+from tpulm.config.reading import read_config
 from tpulm.specs.artifacts import SPLITS
 from tpulm.specs.scores import find_scores, read_scores, scores_in
 
@@ -45,21 +45,29 @@ def test_nothing_is_left_to_be_done(ready):
     assert not list((ready / "results").rglob("*.partial"))
 
 
-def test_a_target_that_a_config_lacks_is_one_sentence(fresh):
-    (fresh / "text.yaml").write_text("corpus: {source: python-docs}\n")
-    for target in ("tfrecord", "tfrecords"):
-        said = fresh(target, "-n", "--configfile", "text.yaml", check=False)
-        assert said.returncode == 1 and re.search("error: .*tfrecords", said.stdout) and "Traceback" not in said.stdout
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory):
+    """A copy in which nothing has been built, and whose code stays as it is."""
+    workflow = Workflow(tmp_path_factory.mktemp("shipped") / "workflow")
+    workflow.steady = True
+    return workflow
 
 
-def test_a_wrong_config_is_one_sentence_before_any_job(fresh):
-    text = (fresh / "config.yaml").read_text()
-    (fresh / "config.yaml").write_text(text.replace("vocab_size: 2048", "vocab_size: many", 1))
-    done = fresh(check=False)
-    assert done.returncode == 1
-    assert done.stdout.splitlines()[-1].startswith('error: config.yaml: tokenizer.vocab_size is "many"; ')
-    assert "Traceback" not in done.stdout
-    assert not (fresh / "results").exists()
+def refused(workflow, *arguments):
+    """Return the sentence in which Snakemake ends before any job."""
+    done = existing(workflow.folder)(*arguments, check=False)  # not steady: the sentence names files from this folder
+    assert done.returncode == 1 and "Traceback" not in done.stdout and not (workflow / "results").exists()
+    (sentence,) = re.findall("^error: (.*)$", done.stdout, re.M)
+    return sentence
+
+
+def test_a_wrong_target_and_a_wrong_config_are_one_sentence_before_any_job(shipped):
+    (shipped / "text.yaml").write_text("corpus: {source: python-docs}\n")
+    for target in ("tfrecord", "tfrecords"):  # misspelled, and one that this config lacks
+        assert "tfrecords" in refused(shipped, target, "-n", "--configfile", "text.yaml")
+    text = (shipped / "config.yaml").read_text()
+    (shipped / "wrong.yaml").write_text(text.replace("vocab_size: 2048", "vocab_size: many", 1))
+    assert refused(shipped, "--configfile", "wrong.yaml").startswith('wrong.yaml: tokenizer.vocab_size is "many"; ')
 
 
 @pytest.mark.parametrize(
@@ -71,37 +79,36 @@ def test_a_wrong_config_is_one_sentence_before_any_job(fresh):
         ("fineweb-edu-llama-1b", {"train_base": 40, "write_causal_shard": 130}, ["fetch_base", "train_finetune"]),
     ],
 )
-def test_recipes_replace_the_config(fresh, recipe, jobs, absent):
-    printed = fresh("-n", "--configfile", f"recipes/{recipe}.yaml").stdout
+def test_recipes_replace_the_config(shipped, recipe, jobs, absent):
+    printed = shipped("-n", "--quiet", "rules", "--configfile", f"recipes/{recipe}.yaml").stdout
     counts = dict(line.split() for line in printed.splitlines() if len(line.split()) == 2 and line.split()[1].isdigit())
     assert {name: int(counts[name]) for name in jobs} == jobs
     assert not set(absent) & set(counts)
 
 
-def test_a_dry_run_tells_what_this_machine_lacks(fresh):
-    with edited(fresh) as config:
+def test_a_dry_run_tells_what_this_machine_lacks(shipped):
+    with edited(shipped, "lacking.yaml") as config:
         config["cpu_threads"] = 256
         config["mlm"]["runs"]["tiny"]["resources"] = {"accelerator": "v5e-8"}
         config["base"]["small"]["resources"] = {"accelerator": "v5p-24"}
-    printed = fresh("-n").stdout
+    printed = shipped("-n", "--configfile", "lacking.yaml").stdout
     assert "note: mlm.runs.tiny and base.small request a TPU, but this machine has none; " in printed
     assert "note: cpu_threads is 256, but this machine has " in printed
     elsewhere = ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false", "--jobs", "1")
-    assert "note: " not in fresh("-n", *elsewhere).stdout
+    assert "note: " not in shipped("-n", "--configfile", "lacking.yaml", *elsewhere).stdout
 
 
-def test_before_the_first_job_too_small_a_disk_is_refused_and_a_missing_accelerator_is_told(fresh):
+def test_before_the_first_job_too_small_a_disk_is_refused_and_a_missing_accelerator_is_told(shipped):
     huge = {"architecture": "roberta", "hidden_size": 65_536, "num_hidden_layers": 1000, "num_attention_heads": 2}
-    config = read_yaml(fresh / "config.yaml")
-    config["mlm"]["runs"]["tiny"] |= {"model": huge | {"intermediate_size": 65_536}, "keep_checkpoints": "last"}
-    write_yaml(fresh / "config.yaml", config)
+    with edited(shipped, "huge.yaml") as config:
+        tiny = config["mlm"]["runs"]["tiny"]
+        tiny |= {"model": huge | {"intermediate_size": 65_536}, "keep_checkpoints": "last"}
     elsewhere = ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false", "--jobs", "1")
-    refused = fresh("mlm", *elsewhere, check=False)
-    assert refused.returncode == 1 and not (fresh / "results/corpus").exists()
-    assert re.search(r"note: mlm\.runs\.tiny .*resources\.accelerator", refused.stdout)
+    said = shipped("mlm", "--configfile", "huge.yaml", *elsewhere, check=False)
+    assert said.returncode == 1 and "Traceback" not in said.stdout and not (shipped / "results/corpus").exists()
+    assert re.search(r"note: mlm\.runs\.tiny .*resources\.accelerator", said.stdout)
     sentence = r"error: .*[\d,.]+ GB .*results/ .*mlm\.runs\.tiny .*keep_checkpoints: last\).*[\d,.]+ GB are free"
-    assert re.search(sentence, refused.stdout), refused.stdout[-2000:]
-    assert "Traceback" not in refused.stdout
+    assert re.search(sentence, said.stdout), said.stdout[-2000:]
 
 
 def test_tokenizer_loads_and_round_trips(ready):
