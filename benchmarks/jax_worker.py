@@ -80,7 +80,7 @@ class Training:
         step = replace(step, model=without_preset(step.model))
         self.run, self.processes = build_run(step, kind_of_model(step.model)), MultiProcess()
         self.trainer, self.step, self.seconds = Trainer(self.run), 0, math.nan
-        vocabulary = step.model.architecture.vocabulary_size
+        vocabulary = step.model.source.vocabulary_size
         self.load = lambda at, rows: random_records(step.record_arrays, vocabulary, step.batch_size, at, rows)
 
     def about(self) -> dict:

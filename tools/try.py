@@ -146,11 +146,10 @@ def typed() -> Iterator[str]:
     """Yield what the user types, up to an empty line or the end of the input; all at once what is piped in."""
     if not sys.stdin.isatty():
         try:
-            text = sys.stdin.buffer.read().decode().removesuffix("\n")
-        except UnicodeDecodeError as error:
-            sys.exit(
-                f"error: standard input is not UTF-8 text: byte {error.start + 1} is {error.object[error.start]:#04x}."
-            )
+            text = sys.stdin.read().removesuffix("\n")
+            text.encode()  # in some locales, what is not UTF-8 is read as surrogates
+        except UnicodeError:
+            sys.exit("error: standard input is not UTF-8 text.")
         if text:
             yield text
         return

@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS, LOCKS = ROOT / "scripts", ROOT / "envs"
 # Syntax trees take a second to read, which one start of Snakemake does for the following ones.
 CACHE, READER = Path(".snakemake") / "code.json", Path(__file__).read_bytes()
-# Modules that no data and no model depend on: with stubs in their place, each stage writes the same bytes (a test).
-# Scripts that tell about jobs do compute with them.
-TELLS = ("archive/", "publish/", "report/", "upkeep/")
+# Modules that no data and no model depend on: with stubs in their place, each stage writes the same bytes (a test). The
+# rooms that tell about jobs do compute with them.
+TELLING = ("tpulm/release/", "tpulm/report/")
 UNCOUNTED = frozenset(
     f"tpulm/{module}.py"
     for module in (
@@ -115,7 +115,6 @@ def imported_files(script: str, environment: str = "") -> list[str]:
 
     environment  of the script, if it is a backend's; the branches of all backends without it
     """
-    uncounted = frozenset() if script.startswith(TELLS) else UNCOUNTED
     files: set[str] = set()
     queue = [script]
     while queue:
@@ -124,7 +123,8 @@ def imported_files(script: str, environment: str = "") -> list[str]:
             files.add(file)
             imports = source_of(file, environment if file == script else "").imports
             names = (name.replace(".", "/") + ".py" for name in imports)
-            queue += [name for name in names if name not in uncounted and (SCRIPTS / name).is_file()]
+            counted = (name for name in names if name not in UNCOUNTED or file.startswith(TELLING))
+            queue += [name for name in counted if (SCRIPTS / name).is_file()]
     return sorted(files)
 
 
