@@ -76,7 +76,7 @@ def test_without_a_tpu_or_a_gpu_a_benchmark_says_so(tmp_path):
 def test_both_ways_train_the_same_model(tiny):
     for case in module("gpu").cases(tiny):
         step = TrainingStep.of(case.stage, "x", case.recipe | {"batch_size": case.batch_size})
-        sizes, ours = case.torch["sizes"], step.model.architecture
+        sizes, ours = case.torch["sizes"], step.model.source
         assert sizes["vocab_size"] == ours.vocabulary_size and case.torch["length"] == step.sequence_length
         if step.masking:
             assert step.predictions_per_record == case.torch["predicted"]

@@ -31,6 +31,7 @@ class Stub:
     def __enter__(self): return self
     def __exit__(self, *error): return None
     def __bool__(self): return False
+    def __iter__(self): return iter(())
 
 class Module(types.ModuleType):
     def __getattr__(self, name):
