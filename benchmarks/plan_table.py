@@ -26,7 +26,7 @@ from decoder import Decoder
 from ruamel.yaml import YAML
 from scipy.optimize import minimize
 from tpulm.core.accelerators import Topology, parse_tpu, topology
-from tpulm.planning.estimate import times
+from tpulm.planning.estimate import step_estimate
 
 HERE = Path(__file__).parent
 ROWS, OWN = HERE / "measured_steps.yaml", HERE / "results/tpu_steps.yaml"
@@ -164,7 +164,7 @@ def fit(programs: dict[str, dict], table: dict[str, dict], names: list[str]) -> 
 
     def loss(factors: np.ndarray) -> float:
         found = {
-            program: times(programs[name], slices[name], factors=tuple(factors))["estimated_seconds"]
+            program: step_estimate(programs[name], slices[name], factors=tuple(factors))["estimated_seconds"]
             for program, name in unique.items()
         }
         return sum(math.log(found[table[name].get("program", name)] / seconds) ** 2 for name, seconds in wanted.items())
@@ -187,12 +187,12 @@ def compare() -> tuple[tuple[float, ...], dict[str, float], list[dict]]:
     found = []
     for name, program in programs.items():
         slice_, row = topology(table[name]["slice"]), table[name]
-        here = times(program, slice_, factors=factors)
+        here = step_estimate(program, slice_, factors=factors)
         line = {"name": name, "measured": measured(row), "lower_bound": here["lower_bound_seconds"]}
         line |= {"estimated": here["estimated_seconds"], "bound_by": here["bound_by"], "left_out": None}
         if name in fitted:
             others = fit(programs, table, [other for other in fitted if other != name])
-            line["left_out"] = times(program, slice_, factors=others)["estimated_seconds"]
+            line["left_out"] = step_estimate(program, slice_, factors=others)["estimated_seconds"]
             line["left_out_factors"] = others
         found.append(line)
     over = defaultdict(list)
@@ -216,7 +216,7 @@ def without_version() -> dict[str, float]:
         out = [name for name in fitted if version_of(table[name]) == version]
         factors = fit(programs, table, [name for name in fitted if name not in out])
         off = (
-            times(programs[name], topology(table[name]["slice"]), factors=factors)["estimated_seconds"]
+            step_estimate(programs[name], topology(table[name]["slice"]), factors=factors)["estimated_seconds"]
             / measured(table[name])
             - 1
             for name in out

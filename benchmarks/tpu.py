@@ -116,7 +116,7 @@ def row_of(run: dict, name: str, found: dict, kept: dict) -> dict:
 def plan(path: Path) -> None:
     """Plan the rows of a file that have no plan; write plans into it, and programs to results/steps beside it."""
     from tpulm.planning.compiled import compiled
-    from tpulm.planning.estimate import times
+    from tpulm.planning.estimate import step_estimate
 
     rows = read(path)
     plan_table.STEPS = path.parent / "steps"
@@ -126,7 +126,7 @@ def plan(path: Path) -> None:
         slice_ = topology(row["slice"])
         program, devices = plan_table.lowered_run(row["run"], plan_table.devices_of(slice_), name)
         found = compiled(program, slice_, devices)
-        time = times(found, slice_)
+        time = step_estimate(found, slice_)
         if time["estimated_seconds"] is not None:
             memory = ("arguments", "temporaries", "program", "total", "usable")
             plan_table.keep(name, {key: value for key, value in found.items() if key not in memory})

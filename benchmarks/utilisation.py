@@ -27,7 +27,7 @@ from tpulm.config.outline import Outline, Run
 from tpulm.config.reading import read_config
 from tpulm.core.accelerators import GIB, Topology, topology
 from tpulm.core.files import read_json
-from tpulm.planning.estimate import FACTORS, of_roofs, times
+from tpulm.planning.estimate import FACTORS, of_roofs, step_estimate
 from tpulm.planning.totals import total_work
 
 ROWS, RECIPE = ROOT / "benchmarks/utilisation.yaml", ROOT / "recipes/tpu-plans.yaml"
@@ -144,7 +144,7 @@ def text_in(texts: Path | None, name: str, make: Callable[[], list]) -> list:
 
 def found_in(text: str, coordinates: list, known: dict, slice_: Topology) -> dict:
     """Return what is kept of a program."""
-    found = times(total_work(text, slice_, coordinates), slice_)
+    found = step_estimate(total_work(text, slice_, coordinates), slice_)
     return known | {"seconds": found["seconds"], "devices": len(coordinates)}
 
 
@@ -215,7 +215,7 @@ def target_of(target: Any) -> float | None:
         return None
     row = plan_table.rows()[name]
     slice_ = topology(row["slice"])
-    estimated = times(programs[name], slice_)["estimated_seconds"]
+    estimated = step_estimate(programs[name], slice_)["estimated_seconds"]
     flops = plan_table.Decoder(**row["decoder"]).model_flops
     return target["share"] * flops / (estimated * slice_.flops)
 

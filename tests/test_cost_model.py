@@ -11,7 +11,7 @@ import warm
 from tpulm.core.accelerators import topology
 from tpulm.models.attention_cost import call_cost
 from tpulm.planning import estimate
-from tpulm.planning.estimate import times
+from tpulm.planning.estimate import step_estimate
 from tpulm.planning.hlo import parse
 from tpulm.planning.links import Links, groups_of
 from tpulm.planning.totals import total_work
@@ -193,11 +193,11 @@ def test_a_collective_has_all_links_of_a_chip():
 def test_a_program_of_several_steps_is_shared_between_them():
     found = {"flops": 4 * 0.005 * V5E.flops, "bytes": 4 * 0.001 * V5E.hbm_bandwidth, "link_seconds": 0.4}
     found |= {"collective_bytes": {"all-reduce": 8}, "uncounted": []}
-    one, slow = times(found, V5E, 4, (1.0, 1.0, 1.0)), times(found, V5E, 4, (0.5, 0.5, 0.5))
+    one, slow = step_estimate(found, V5E, 4, (1.0, 1.0, 1.0)), step_estimate(found, V5E, 4, (0.5, 0.5, 0.5))
     assert one["estimated_seconds"] == pytest.approx(0.106) and slow["estimated_seconds"] == pytest.approx(0.212)
     assert one["lower_bound_seconds"] == slow["lower_bound_seconds"] == 0.1 and one["bound_by"] == "interconnect"
     assert one["cost"]["collective_bytes"] == {"all-reduce": 2}
-    nothing = times(dict.fromkeys(found), V5E)
+    nothing = step_estimate(dict.fromkeys(found), V5E)
     assert nothing["estimated_seconds"] is None and nothing["lower_bound_seconds"] is None
 
 

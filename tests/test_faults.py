@@ -21,7 +21,7 @@ from tpulm.config.reading import read_yaml
 from tpulm.core.errors import UserError
 from tpulm.records.reader import Records
 from tpulm.specs.artifacts import CHECKPOINT_FILES
-from tpulm.training.checkpoint import previous, save_checkpoint
+from tpulm.training.checkpoint import save_checkpoint, verified_previous
 from tpulm.training.history import History
 
 
@@ -196,10 +196,10 @@ def test_a_damaged_checkpoint_is_named(small, monkeypatch):
     for damage in (whole[:100], b"", whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:]):
         weights.write_bytes(damage)
         with pytest.raises(UserError, match=damaged.format(r"weights\.safetensors")):
-            previous(start_from)
+            verified_previous(start_from)
     state.write_text(text[:50])
     with pytest.raises(UserError, match=damaged.format(r"state\.json")):
-        previous(start_from)
+        verified_previous(start_from)
     # What the sentence says to do, mends it: the same bytes again, with another number of cores, and the run goes on.
     state.write_text(text)
     weights.unlink()

@@ -96,7 +96,7 @@ def test_a_large_output_has_its_sha256_in_the_record(tmp_path):
     path = tmp_path / "model.safetensors"
     with open(path, "wb") as file:
         file.truncate(10**9 + 1)
-    (facts,) = job_record.made([str(path)]).values()
+    (facts,) = job_record.digests_of_outputs([str(path)]).values()
     assert facts == {"bytes": 10**9 + 1, "sha256": sha256(path)}
 
 

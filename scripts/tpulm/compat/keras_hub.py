@@ -131,7 +131,7 @@ def separate_documents(block: keras.layers.Layer, same_document: Callable, place
 
 
 def plain_attention(model: keras.Model) -> keras.Model:
-    """Set a causal model's attention to the one that a plan compiles, on any machine. Returns the model.
+    """Give a model the same plain attention on any machine, and Qwen 3's published epsilon. Changes and returns it.
 
     Why: Gemmas choose a fused operation on a TPU, which a planning machine lacks; with the mask of a compiled step,
     Keras 3.15 ignores the soft cap of Gemma 2 in it. The queries and keys of Qwen 3 are normalized with an epsilon of

@@ -13,7 +13,7 @@ from tpulm.specs.recipes import STAGES
 
 
 def page_recipe(outline: Outline, rules: Mapping[str, str], prefixed: Callable[[str], str] = str) -> dict[str, Any]:
-    """Return the recipe of the report's page.
+    """Return the recipe of the report's page: title, results, runs (`page_run`), texts, prices, CPU costs, rules.
 
     rules     the stage of each rule, by its name
     prefixed  returns a path with the prefix of the module that this workflow is, if it is one
@@ -32,7 +32,10 @@ def page_recipe(outline: Outline, rules: Mapping[str, str], prefixed: Callable[[
 
 
 def page_run(run: Run, prefixed: Callable[[str], str]) -> dict[str, Any]:
-    """Return the part of a page's recipe for a run; log  grows while it trains, base  label of its base model."""
+    """Return the part of a page's recipe for a run: its stage, name, label, config key, learning rate, folder and log.
+
+    log  grows while it trains; base  label of its base model, for stage finetune only
+    """
     base = {"base": f"base/{run.recipe['base']}"} if run.stage == "finetune" else {}
     return base | {
         "stage": run.stage,
@@ -57,7 +60,7 @@ def comparisons(config: Mapping, models: Iterable[Model]) -> list[dict[str, Any]
         f"{group[0].stage}/{group_name([run.name for run in group])}": [run.path for run in group]
         for group in repetitions(runs)
     }
-    pairs = [tuple(pair) for pair in config["evaluation"]["compare"]] or list(usual(runs, groups))
+    pairs = [tuple(pair) for pair in config["evaluation"]["compare"]] or list(default_pairs(runs, groups))
     single = {run.path: [run.path] for run in runs} | groups
     for name in (name for pair in pairs for name in pair):
         if name not in single:
@@ -70,7 +73,7 @@ def comparisons(config: Mapping, models: Iterable[Model]) -> list[dict[str, Any]
     ]
 
 
-def usual(runs: list[Model], groups: Mapping[str, list[str]]) -> Iterable[tuple[str, str]]:
+def default_pairs(runs: list[Model], groups: Mapping[str, list[str]]) -> Iterable[tuple[str, str]]:
     """Yield the names of two models for each comparison that is made by default."""
     for stage in STAGES:
         first, *others = [name for name in groups if name.startswith(f"{stage}/")] or [""]

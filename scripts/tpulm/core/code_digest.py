@@ -67,13 +67,15 @@ class Code(NamedTuple):
     packages: dict[str, str]
 
     def param(self) -> str:
-        """Return script, environment and a digest of all the code: what Snakemake compares."""
+        """Return the text "SCRIPT ENVIRONMENT DIGEST", with a digest of all the code: what Snakemake compares."""
         everything = json.dumps([self.modules, self.packages], sort_keys=True)
         return f"{self.script} {self.environment} {hashlib.sha256(everything.encode()).hexdigest()[:16]}"
 
 
 def code_digest(script: str, environment: str | Callable[[Any], str]) -> Callable[[Any], str]:
-    """Return the function of a rule's param `code`, from the wildcards: most rules have no job, and no code to read.
+    """Return a function of the wildcards that returns `Code.param` of a script, as a rule's param `code`.
+
+    It is a function so that code is only read for rules that have jobs; most have none.
 
     script       its path below scripts/, without the ending, such as mlm/train_mlm_jax
     environment  by its name, or a function of the wildcards that returns it: the backend of a job that has either
@@ -137,7 +139,7 @@ class Source(NamedTuple):
 
 @cache
 def cached_sources() -> dict[str, list]:
-    """Return digests and imports by a digest of a file's content and its environment, from CACHE.
+    """Return [digest, imports] of files by a SHA-256 of this module, the backend and the file's content, from CACHE.
 
     What is read in this process is written there at its end.
     """

@@ -32,7 +32,7 @@ def note(**facts: Any) -> None:
 
 
 def attempts() -> int:
-    """Return how many attempts of this job there have been since it last succeeded, this one included."""
+    """Return how many attempts of this job there have been since it last succeeded, this one too; 0 if unrecorded."""
     return sum(len(ledger.runs_of(ledger.read_record(path))[-1]) for path in current)
 
 
@@ -46,9 +46,11 @@ def known_jobs() -> list[ledger.Job]:
 
 
 def host() -> dict[str, Any]:
-    """Return what kind of machine this is: system, machine, processor and how many of them the job may use.
+    """Return what kind of machine this is: system, machine, processor, vectors, processors and python.
 
-    Its name is left out: it says nothing about a number, and archives are given away.
+    processor  name of the model; processors  how many the job may use; vectors  widest vector instructions, or "none"
+
+    Its host name is left out: it says nothing about a number, and archives are given away.
     """
     cpus = Path("/proc/cpuinfo")
     lines = cpus.read_text(errors="replace").splitlines() if cpus.is_file() else []
@@ -93,7 +95,7 @@ def accelerators() -> dict[str, int]:
     return dict(Counter(text.partition("\n")[0].partition(":")[2].strip() for text in models))
 
 
-def read_by(inputs: Iterable[str]) -> dict[str, str | None]:
+def digests_of_inputs(inputs: Iterable[str]) -> dict[str, str | None]:
     """Return the SHA-256 of each file that a job reads, by its name; None of one that it reads in a bucket."""
     found: dict[str, str | None] = {}
     files: dict[str, Path] = {}
@@ -104,7 +106,7 @@ def read_by(inputs: Iterable[str]) -> dict[str, str | None]:
     return found | dict(zip(files, sha256_of_each(files.values(), known=True), strict=True))
 
 
-def made(outputs: Iterable[str]) -> dict[str, dict]:
+def digests_of_outputs(outputs: Iterable[str]) -> dict[str, dict]:
     """Return bytes and sha256 of every output that is there, by its name; of a folder, of each file but hidden ones."""
     paths = [file for output in outputs for file in files_of(output)]
     digests = sha256_of_each(paths, known=True)
@@ -142,7 +144,7 @@ def recorded(log: str, say: Callable[[str], None]) -> Iterator[None]:
     start = {"rule": job.rule, "script": code.script, "wildcards": dict(job.wildcards.items()), "threads": job.threads}
     start |= {"recipe": job.params.get("recipe"), "code": code.modules, "packages": code.packages, "host": host()}
     start["flags"] = {name: os.environ[name] for name in FLAGS if name in os.environ}
-    start["inputs"] = read_by(sorted({*map(str, job.input)}))
+    start["inputs"] = digests_of_inputs(sorted({*map(str, job.input)}))
     ledger.append(path, {"event": "start", "time": time.time()} | start)
     exit_code = 1
     try:
@@ -161,7 +163,7 @@ def record_end(path: Path, outputs: Iterable[object], code: int) -> None:
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     line = {
         "event": "end",
-        "outputs": made(there),
+        "outputs": digests_of_outputs(there),
         "folders": [ledger.name_here(output) for output in there if os.path.isdir(output)],
         "time": time.time(),
         "exit": code,

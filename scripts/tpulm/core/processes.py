@@ -200,9 +200,10 @@ def ask_to_stop(children: list[subprocess.Popen]) -> None:
 
 
 def watch(children: list[subprocess.Popen], say: Callable[[str], None], request: StopRequest) -> tuple[int, str] | None:
-    """Report the lines of the first process until all have ended; return index and last message of one that failed.
+    """Report the lines of the first process; return index and last message at the first failure, None if all end well.
 
-    After a `request` to stop, it is passed on, and the processes have STOP_LIMIT seconds to report what is kept.
+    After a `request` to stop, it is passed on, and the processes have STOP_LIMIT seconds to report what is kept: a
+    message that begins with STOPPED is returned like a failure.
     """
     events: queue.Queue = queue.Queue()
 

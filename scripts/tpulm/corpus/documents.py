@@ -76,7 +76,7 @@ def open_table(path: str | Path) -> pq.ParquetFile:
 
 def read_columns(path: str | Path, *columns: str) -> Iterator[pa.RecordBatch]:
     """Yield columns of a part, a row group at a time. Raises UserError when the file is damaged."""
-    with whole(path), open_table(path) as file:
+    with damage_named(path), open_table(path) as file:
         for group in range(file.num_row_groups):
             yield from file.read_row_group(group, columns=list(columns)).combine_chunks().to_batches()
 
@@ -91,7 +91,7 @@ def read_array(path: str | Path, start: int, stop: int) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def whole(path: str | Path) -> Iterator[None]:
+def damage_named(path: str | Path) -> Iterator[None]:
     """Raise UserError if reading a Parquet file of this workflow shows that it is damaged."""
     try:
         yield
@@ -117,7 +117,7 @@ def read_column(files: Files, rows: Rows = ALL, size: int = 1000, column: str = 
     for path in [files] if isinstance(files, str) else files:
         if end is not None and end <= first:
             return
-        with whole(path), open_table(path) as file:
+        with damage_named(path), open_table(path) as file:
             for number in range(file.num_row_groups):
                 last = first + file.metadata.row_group(number).num_rows
                 if isinstance(rows, slice):

@@ -92,13 +92,14 @@ BATCH = 1000  # rows of a table that are in memory at once
 
 
 def read_files(files: Sequence[str], sample_by: str, form: Form, piece: Piece = WHOLE) -> Documents:
-    """Yield the documents of files in their order, in batches.
+    """Yield batches of the documents of files in their order: lists of str, None (no text) or (text, responses).
 
     sample_by  a document of a .txt file: line, paragraph (ended by an empty line) or document (the file)
     form       how rows of the other formats become documents
     piece      of one large file: its number, and how many there are
 
-    Raises UserError, naming the file and, if it is known, the line; also if a file changes meanwhile.
+    A document has the type `Document` of tpulm.corpus.rows. Raises UserError, naming the file and, if it is known, the
+    line; also if a file changes meanwhile.
     """
     for file in files:
         with unchanged(file):
@@ -158,7 +159,7 @@ def read_file(file: str, sample_by: str, form: Form, piece: Piece) -> Documents:
     """Yield the documents of one file, or of a piece of it, in batches."""
     kind = format_of(file)
     if kind == "text" and sample_by == "document":
-        yield [whole(file)]
+        yield [read_whole_text(file)]
     elif kind == "text":
         yield from read_paragraphs(file, piece) if sample_by == "paragraph" else read_lines(file, piece)
     elif kind == "csv":
@@ -168,12 +169,12 @@ def read_file(file: str, sample_by: str, form: Form, piece: Piece) -> Documents:
     elif kind == "jsonl" or is_json_lines(file):
         yield from json_lines_documents(file, form, piece)
     else:
-        rows = json.loads(whole(file))
+        rows = json.loads(read_whole_text(file))
         rows = rows if isinstance(rows, list) else [rows]
         yield [form.document_of(f"{file}, entry {number}", row) for number, row in enumerate(rows, start=1)]
 
 
-def whole(file: str) -> str:
+def read_whole_text(file: str) -> str:
     """Return the text of a file, without a byte order mark."""
     with open_text(file, WHOLE, False) as text:
         return plain_text(file, text.read().removeprefix("\ufeff"))

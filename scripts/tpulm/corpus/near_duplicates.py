@@ -146,12 +146,14 @@ def join(lowest: np.ndarray, members: np.ndarray, starts: np.ndarray) -> None:
 
 
 def drop_near_duplicates(parts: Sequence[str], codes: np.ndarray, threshold: float) -> list[dict[str, str]]:
-    """Keep one document of each cluster of near-duplicates: the first of test, else of validation, else of train.
+    """Mark all but one document of each near-duplicate cluster in `codes`; return examples, texts dropped and kept.
+
+    Kept is the first document of test, else of validation, else of train.
 
     parts  paths of the parts, with a column for each band
     codes  split of each document, uint8 of shape [documents]; that of the others becomes NEAR_DUPLICATE
 
-    Returns up to EXAMPLES pairs of shortened texts: dropped and kept.
+    Returns up to EXAMPLES dictionaries with the keys dropped and kept, texts of at most EXAMPLE_CHARACTERS.
     """
     number = np.int32 if len(codes) < 2**31 else np.int64  # memory holds three numbers for each document
     winners = np.concatenate([np.flatnonzero(codes == split).astype(number) for split in (TEST, VALIDATION, TRAIN)])

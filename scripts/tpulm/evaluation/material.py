@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from tpulm.core.files import atomic_write
 from tpulm.core.random_streams import generator
-from tpulm.corpus.documents import RESPONSES, count_documents, read_column, whole
+from tpulm.corpus.documents import RESPONSES, count_documents, damage_named, read_column
 from tpulm.specs.artifacts import HELD_OUT
 
 PASSAGE = [pa.field("text", pa.string()), pa.field("scored", RESPONSES.type)]
@@ -89,7 +89,7 @@ def write_items(path: str | Path, items: Iterable[Item]) -> int:
 
 def read_items(path: str | Path) -> list[Item]:
     """Return the items of a Parquet file. Raises UserError for a damaged file."""
-    with whole(str(path)):
+    with damage_named(str(path)):
         rows = pq.read_table(path).to_pylist()
     return [
         Item(**row | {"passages": tuple(Passage.of(entry["text"], entry["scored"]) for entry in row["passages"])})

@@ -55,14 +55,14 @@ def load_transformers(folder: Path, where: str) -> keras.Model:
                 f"{where} is {folder}, whose tokenizer.json cuts text into words by a rule of its own, or "
                 f"normalizes it otherwise; allowed for this architecture: the rules of {rules.name}, or SentencePiece."
             )
-        if not read_weights(backbone, folder, f"{where} is {folder}"):
+        if not assign_weights(backbone, folder, f"{where} is {folder}"):
             # The names of this family's tensors are unknown here, so keras-hub reads them.
             backbone = keras_hub.models.Backbone.from_preset(path, **epsilon)
         return plain_attention(task(backbone=backbone, preprocessor=preprocessor))
 
 
 def as_keras_hub_reads_it(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config of transformers 4 or 5 with the keys that keras-hub's converters read."""
+    """Return a config of transformers 4 or 5 as keras-hub reads it; a Llama with biases becomes a Qwen 2."""
     converted = dict(config)
     positions = config.get("rope_parameters") or {}
     if positions.get("rope_type", "default") != "default" and not config.get("rope_scaling"):
@@ -84,8 +84,10 @@ def folder_with_config(folder: Path, config: Mapping[str, Any]) -> Iterator[str]
         yield path
 
 
-def read_weights(backbone: keras.Model, folder: Path, subject: str) -> bool:
-    """Assign the weights of a folder to a backbone, unrounded; return False if the names of its layers are unknown.
+def assign_weights(backbone: keras.Model, folder: Path, subject: str) -> bool:
+    """Assign the weights of a folder to a backbone, unrounded; return whether each variable has a tensor.
+
+    False, with nothing assigned, if one has none, or transformers_causal does not know the names of the layers.
 
     subject  begins the errors. Raises UserError for a tensor of another shape, or without a variable in the backbone
     """

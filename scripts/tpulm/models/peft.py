@@ -19,14 +19,14 @@ from tpulm.models.weight_names import WITH_HEADS
 
 
 def scaled(arrays: dict[str, np.ndarray], factor: float) -> dict[str, np.ndarray]:
-    """Return LoRA variables, by Keras path, that add `factor` times as much: every B is multiplied by it."""
+    """Return LoRA variables, by Keras path, that add `per_head_factors` times as much: every B is multiplied by it."""
     return {
         path: (array * factor).astype(array.dtype) if path.endswith("lora_kernel_b") else array
         for path, array in arrays.items()
     }
 
 
-def factor(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def per_head_factors(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return PEFT's A' [heads * rank, hidden] and B' [heads * width, heads * rank] for Keras' A and B.
 
     a  [heads, hidden, rank]; b  [rank, width]
@@ -37,10 +37,13 @@ def factor(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def tensors_of(block: str, layer: str, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return PEFT's A' and B', float32, for Keras' A and B of a layer; block  the path of the layer."""
+    """Return PEFT's A' and B', float32, for Keras' A and B of a layer.
+
+    block  path of the layer, which begins with its block; layer  keras-hub's name of it, a key of MODULES
+    """
     a, b = a.astype(np.float32), b.astype(np.float32)
     if layer in WITH_HEADS:
-        lora_a, lora_b = factor(a if block.startswith("decoder_block") else a.swapaxes(0, 1), b)
+        lora_a, lora_b = per_head_factors(a if block.startswith("decoder_block") else a.swapaxes(0, 1), b)
     else:
         lora_a, lora_b = a.reshape(-1, a.shape[-1]).T, b.T
     return np.ascontiguousarray(lora_a), np.ascontiguousarray(lora_b)

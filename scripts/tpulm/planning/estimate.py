@@ -23,7 +23,10 @@ ERRORS = {"all": 0.32}
 
 
 def of_roofs(roofs: dict[str, float], factors: tuple[float, ...] = FACTORS) -> dict:
-    """Return bound_by, lower_bound_seconds and estimated_seconds of a step, see `times`; roofs  seconds by name."""
+    """Return bound_by, lower_bound_seconds and estimated_seconds of a step, see `step_estimate`.
+
+    roofs  seconds at the peaks of compute, memory and interconnect, in the order of `factors`
+    """
     expected = {name: roof / share for (name, roof), share in zip(roofs.items(), factors, strict=True)}
     return {
         "bound_by": max(expected, key=expected.__getitem__),
@@ -32,8 +35,8 @@ def of_roofs(roofs: dict[str, float], factors: tuple[float, ...] = FACTORS) -> d
     }
 
 
-def times(program: dict, slice_: Topology, steps: int = 1, factors: tuple[float, ...] = FACTORS) -> dict:
-    """Return work and time of a device in one step; all values are None for a program that does not fit.
+def step_estimate(program: dict, slice_: Topology, steps: int = 1, factors: tuple[float, ...] = FACTORS) -> dict:
+    """Return cost, seconds, bounds and estimate of one step on a device; all None for a program that does not fit.
 
     program  from `compiled`
     steps    of the program; results are the share of one

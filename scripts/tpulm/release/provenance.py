@@ -78,7 +78,7 @@ def lines_of(
     if job["params"]:
         text = json.dumps(job["params"], ensure_ascii=False, sort_keys=True, default=str)
         yield f"{indent}  params {text if len(text) <= WIDTH else text[: WIDTH - 3] + '...'}"
-    outside, replaced, groups = read_by(job, made_by)
+    outside, replaced, groups = inputs_by_origin(job, made_by)
     limit = len(outside) if everything else ALIKE
     for path in outside[:limit]:
         yield f"{indent}  |- {path}{digest(job['inputs'][path])}  from outside the workflow"
@@ -116,7 +116,7 @@ def lines_of(
         yield maker, inner, links
 
 
-def read_by(
+def inputs_by_origin(
     job: Job, made_by: Mapping[str, Job]
 ) -> tuple[list[str], list[tuple[str, Job]], dict[str, tuple[Job, list[str]]]]:
     """Return the inputs of a job that no job made, (path, later job) for those replaced since, and the others.
@@ -137,7 +137,7 @@ def read_by(
 
 
 def chain_before(job: Job, made_by: Mapping[str, Job]) -> tuple[int, Job]:
-    """Return the number of jobs between a job and the first one of its chain of one rule, and that first job."""
+    """Return the first job of a job's chain of one rule, after the number of jobs from `job` up to it, without it."""
     seen = {job["id"]}
     while True:
         read_from = [(path, maker) for path in job["inputs"] if (maker := maker_of(path, made_by))]

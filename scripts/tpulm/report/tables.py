@@ -98,7 +98,7 @@ def table_of_tests(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def then_and_now(path: str, runs: Sequence[dict], current: Collection[str]) -> tuple[Sequence[dict], dict | None]:
-    """Return the earlier runs of a file, and the run that the config names; None if it is not among them.
+    """Return the earlier runs of a file, and the last one if the config names it, else None.
 
     current  folders of the runs that the config names, relative to results/
     """
@@ -217,7 +217,7 @@ def figures_of(plan: Mapping) -> list:
 
 
 def in_all(plan: Mapping) -> list:
-    """Return hours and cost of all steps of a plan, three significant digits; None if unknown."""
+    """Return hours and cost of all steps of a plan, rounded by `significant`; None if unknown."""
     return [None if plan[key] is None else significant(plan[key]) for key in ("hours", "cost_of_run")]
 
 

@@ -107,11 +107,12 @@ def from_sentencepiece(serialized: bytes) -> tuple[Tokenizer, tuple[int, int, in
 
 
 def chat_template(tokenizer: TextTokenizer, described: Mapping[str, Any]) -> str | None:
-    """Return a chat template with which transformers writes the texts that the model has learned, <bos> first.
+    """Return the Jinja chat template that makes transformers write what training wrote; None if it cannot be known.
 
     described  as rule fetch_chat_template writes it
 
-    Returns None if the facts of the template are not known, or its special tokens are not the tokenizer's.
+    It writes <bos> first. Returns None if `described` lacks the facts of the template, or its special tokens are not
+    those of the tokenizer.
     """
     pieces = {f"{role}_token": None if i is None else tokenizer.piece(i) for role, i in tokenizer.special.items()}
     if "begins" not in described or any(described[name] != pieces[name] for name in described["between"]):

@@ -27,7 +27,7 @@ from tpulm.specs.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES
 from tpulm.training.history import History
 
 
-def previous(files: list[str]) -> dict[str, str] | None:
+def verified_previous(files: list[str]) -> dict[str, str] | None:
     """Return the paths of the checkpoint that a segment starts from by part, None for the first segment.
 
     Raises UserError for a file that does not match state.json; of several processes, only their parent checks.
@@ -127,12 +127,12 @@ def write_state(outputs: dict[str, str], state: dict, recipe: dict, previous: di
 
 
 def how_trained(state: dict) -> dict:
-    """Return the entries of a run's metrics on how it was trained, from the state of its last checkpoint."""
+    """Return {"attention": its implementation} of a state of a checkpoint, for a run's metrics; {} if it has none."""
     return {key: state[key] for key in ("attention",) if key in state}
 
 
 def trained_for(state: dict, manifest: dict) -> dict:
-    """Return the entries steps and epochs of a run's metrics.
+    """Return steps (those before an early stop) and epochs (two decimals) of a run, for its metrics.
 
     state  of its last checkpoint; manifest  of the records that it was trained on
     """
@@ -145,6 +145,8 @@ def stopped_early(
     outputs: dict[str, str], recipe: dict, previous: dict[str, str] | None, say: Callable[[str], None]
 ) -> bool:
     """Return whether the run has stopped before this segment; if so, write its checkpoint from the previous one.
+
+    It writes the outputs history and timings, too.
 
     A run stops when the last `recipe["patience"]` evaluations brought no new lowest held-out loss. Then weights and
     optimizer are empty, since nothing trains on from them.

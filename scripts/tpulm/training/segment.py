@@ -50,7 +50,7 @@ class Segment:
         Raises UserError if the previous checkpoint is damaged.
         """
         recipe, outputs, resources = job.params.recipe, dict(job.output.items()), job.resources
-        previous = checkpoint.previous(job.input.previous)
+        previous = checkpoint.verified_previous(job.input.previous)
         if checkpoint.stopped_early(outputs, recipe, previous, say):
             sys.exit()
         snapshots = Snapshots.of(resources, job.params, job.input, say)

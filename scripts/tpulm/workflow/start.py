@@ -216,7 +216,7 @@ class Start:
             or_exit(ledger.combine, Path(ledger.COPIES, records.removeprefix(bucket.SCHEME)))
 
     def to_train(self, jobs: list) -> list[dict]:
-        """Return the runs and chains of tasks that the jobs train, see `tpulm.workflow.budget.pending`."""
+        """Return those of `planned` that the jobs train, with jobs, steps and checkpoints added by `budget.pending`."""
         keys = [
             " ".join(filter(None, (str(job.resources.get("run_key")), job.wildcards.get("chain"))))
             for job in jobs
@@ -226,9 +226,12 @@ class Start:
         return pending(self.planned(), segments)
 
     def planned(self) -> list[dict]:
-        """Return what plans and budget need to know of every run and every chain of a task.
+        """Return a dictionary for every run and every chain of a task: what plans, budget and disk checks need.
 
         key          of the config, for a chain also its path
+        path, folder  of its results; folder with the prefix of a module, if this is one
+        segments     how many there are in all; checkpoint_every, evaluate_every  in steps
+        keep_checkpoints, checkpoint_bytes  which ones stay, and the size of one
         recipe       of its plans; plans  their folder
         accelerator  None if this machine trains, without a TPU; requested  that of the config
         """
