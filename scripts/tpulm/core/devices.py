@@ -50,11 +50,12 @@ def accelerator_here() -> bool:
     return tpu_here() or gpu_here()
 
 
-# Variables of the environment that change numbers. XLA_FLAGS and LIBTPU_INIT_ARGS of a user are kept.
+# Variables of the environment that change numbers. XLA_FLAGS and LIBTPU_INIT_ARGS of a user are kept; OMP_NUM_THREADS
+# and its like are those that Snakemake sets for each job, by `threads`.
 NUMERIC = re.compile(
     r"JAX_(ENABLE_(X64|CUSTOM_PRNG)|NUM_CPU_DEVICES|DEFAULT_|NUMPY_|RANDOM_|THREEFRY_|LEGACY_|DISABLE_|DEBUG_|EAGER_"
     r"|SOFTMAX_)|KERAS_(?!HOME)|TF_(ENABLE|DISABLE|DETERMINISTIC|CUDNN|FP16|USE)_|NVIDIA_TF32_OVERRIDE|DNNL_|ONEDNN_"
-    r"|OMP_|MKL_|OPENBLAS_|NPY_"
+    r"|NPY_"
 )
 
 
