@@ -104,12 +104,12 @@ def room(tmp_path, monkeypatch):
     def code(environment="jax", path=None, text=None):
         if path:
             (tmp_path / path).write_text(text)
-        for cached in (code_of, code_digest.source_of, code_digest.cached_sources, code_digest.pinned):
+        for cached in (code_of, code_digest.read_source, code_digest.cached_sources, code_digest.pinned):
             cached.cache_clear()
         return code_of("scripts/script.py", environment)
 
     yield code
-    for cached in (code_of, code_digest.source_of, code_digest.cached_sources, code_digest.pinned):
+    for cached in (code_of, code_digest.read_source, code_digest.cached_sources, code_digest.pinned):
         cached.cache_clear()
 
 

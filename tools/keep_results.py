@@ -5,7 +5,7 @@
 
 Takes targets and options as snakemake does. It keeps the jobs that are stale for no other reason, and lists them: they
 count as up to date until their code changes again. Only Snakemake's metadata changes: no result, no date, no record of
-a job. What is stale for another reason stays so.
+a job. A job that is stale for another reason stays stale.
 """
 
 import os

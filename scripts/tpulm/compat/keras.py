@@ -47,7 +47,7 @@ def replace_call(layer: keras.layers.Layer, wrap: Callable[[Callable], Callable]
     Why: remat of keras-hub's blocks, which keeps the activations of one block in memory instead of all:
     `keras.RematScope` turns a block's flags, such as `training`, into traced arrays, and does not return the random
     states that dropout changes inside a block. Dropout, see tpulm.models.dropout. Layers with LoRA, see
-    `tpulm.models.causal.with_adapter`.
+    `tpulm.models.lora.with_adapter`.
     Until: RematScope leaves flags as they are and returns random states; keras-hub takes a layer for dropout; Keras
     applies adapters to the inputs of a layer.
     """

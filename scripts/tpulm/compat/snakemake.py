@@ -41,11 +41,8 @@ SILENT = (LogEvent.WORKFLOW_STARTED, LogEvent.RESOURCES_INFO, LogEvent.GROUP_INF
           LogEvent.PROGRESS)  # fmt: skip
 # In the RuleException for a script that has ended by itself, whose job Snakemake also reports.
 ENDED = "returned non-zero exit status 1."
-ROUTINE = (
-    "Missing output files",
-    "Input files updated by another job",
-    "Rules with",
-)  # reasons of jobs that are not stale
+# Reasons of jobs that are not stale.
+ROUTINE = ("Missing output files", "Input files updated by another job", "Rules with")
 MISSING = re.compile(r"No rule to produce (.+?) \(if you use input functions")  # in a MissingRuleException
 PROTECTED = re.compile(r"^Write-protected output files.*?affected files:\s+(\S+)", re.MULTILINE | re.DOTALL)
 PARAMS = re.compile(r"(Params have changed since last execution): .*?(?=; Software environment|\Z)", re.DOTALL)

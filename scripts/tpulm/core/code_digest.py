@@ -92,7 +92,9 @@ def code_of(script: str, environment: str) -> Code:
     environment  by its name; the branches of a script for another backend do not count, see `Computing`
     """
     file = script.removeprefix("scripts/")
-    sources = {name: source_of(name, environment if name == file else "") for name in imported_files(file, environment)}
+    sources = {
+        name: read_source(name, environment if name == file else "") for name in imported_files(file, environment)
+    }
     names = {name.partition(".")[0] for source in sources.values() for name in source.imports}
     names |= {below for name in names for below in BELOW.get(name, ())}
     used = {SOFTWARE[name] for name in names if name in SOFTWARE}
@@ -123,7 +125,7 @@ def imported_files(script: str, environment: str = "") -> list[str]:
         file = queue.pop()
         if file not in files:
             files.add(file)
-            imports = source_of(file, environment if file == script else "").imports
+            imports = read_source(file, environment if file == script else "").imports
             names = (name.replace(".", "/") + ".py" for name in imports)
             counted = (name for name in names if name not in UNCOUNTED or file.startswith(TELLING))
             queue += [name for name in counted if (SCRIPTS / name).is_file()]
@@ -141,7 +143,7 @@ class Source(NamedTuple):
 def cached_sources() -> dict[str, list]:
     """Return [digest, imports] of files by a SHA-256 of this module, the backend and the file's content, from CACHE.
 
-    What is read in this process is written there at its end.
+    The process writes there at its end, if it has read a file that was not there.
     """
     cached: object = None
     with contextlib.suppress(OSError, ValueError):
@@ -159,7 +161,7 @@ def write_cache(path: Path, sources: dict[str, list], before: int) -> None:
 
 
 @cache
-def source_of(file: str, backend: str) -> Source:
+def read_source(file: str, backend: str) -> Source:
     """Return a file as it counts for a backend; "" keeps the branches of all, as in modules."""
     content, cached = (SCRIPTS / file).read_bytes(), cached_sources()
     key = hashlib.sha256(b" ".join([READER, backend.encode(), content])).hexdigest()

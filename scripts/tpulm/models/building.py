@@ -24,7 +24,7 @@ class Kind(Protocol):
     An argument, so that code that trains one kind does not depend on the code of the other.
     """
 
-    def backbone_class(self, spec: ModelSpec) -> type:
+    def backbone_of(self, spec: ModelSpec) -> type:
         """Return the backbone class of a model."""
 
     def build(self, spec: ModelSpec) -> keras.Model:
@@ -58,7 +58,7 @@ def distribute(spec: ModelSpec, kind: Kind, devices: list | None = None) -> shar
 
     Raises UserError if the mesh does not fit the devices, or the model has no layout map for it.
     """
-    return sharding.set_up(kind.backbone_class(spec), list(spec.mesh), spec.where, devices, spec.layout)
+    return sharding.set_up(kind.backbone_of(spec), list(spec.mesh), spec.where, devices, spec.layout)
 
 
 def build_model(spec: ModelSpec, kind: Kind, distribution: sharding.Sharded) -> keras.Model:

@@ -27,7 +27,7 @@ from tpulm.specs.training_step import CausalArchitecture, ModelSpec, Preset
 objective = causal_lm
 
 
-def backbone_class(spec: ModelSpec) -> type:
+def backbone_of(spec: ModelSpec) -> type:
     """Return the backbone class of a model."""
     if isinstance(spec.source, Preset):
         return registered_backbone(spec.source.name)

@@ -26,7 +26,7 @@ MODULES: dict[str, ModuleType] = {"roberta": roberta, "modernbert": modernbert}
 objective = masked_lm
 
 
-def backbone_class(spec: ModelSpec) -> type:
+def backbone_of(spec: ModelSpec) -> type:
     """Return the backbone class of a model."""
     return MODULES[spec.masked.name].backbone_class()
 

@@ -1,4 +1,4 @@
 """Support of the rules: checks, resources, paths, budget, terminal and trackers; imports nothing heavy.
 
-Enter at `start`, the checks before the first job; `resources`, `paths` and `code_inputs` are called by rules.
+Enter at `start`, the checks before the first job; `resources` and `paths` are called by rules.
 """
