@@ -125,11 +125,16 @@ def imported_files(script: str, environment: str = "") -> list[str]:
         file = queue.pop()
         if file not in files:
             files.add(file)
-            imports = read_source(file, environment if file == script else "").imports
-            names = (name.replace(".", "/") + ".py" for name in imports)
-            counted = (name for name in names if name not in UNCOUNTED or file.startswith(TELLING))
-            queue += [name for name in counted if (SCRIPTS / name).is_file()]
+            queue += imported_by(file, environment if file == script else "")
     return sorted(files)
+
+
+@cache
+def imported_by(file: str, backend: str) -> list[str]:
+    """Return the counted modules that a file itself imports, paths below scripts/."""
+    names = (name.replace(".", "/") + ".py" for name in read_source(file, backend).imports)
+    counted = (name for name in names if name not in UNCOUNTED or file.startswith(TELLING))
+    return [name for name in counted if (SCRIPTS / name).is_file()]
 
 
 class Source(NamedTuple):
