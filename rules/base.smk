@@ -16,8 +16,8 @@ rule base:
 rule train_base_vocabulary:
     """Train the vocabulary of a base model on the training split."""
     input:
-        corpus=DOCUMENTS_IN_PLACE["corpus", "train"],
-        lengths=LENGTHS_IN_PLACE["corpus", "train"],
+        corpus=lambda w: DOCUMENTS_IN_PLACE["corpus", "train"],
+        lengths=lambda w: LENGTHS_IN_PLACE["corpus", "train"],
     output:
         "<results>/base/{vocabulary}",
     params:

@@ -122,7 +122,7 @@ rule evaluate_finetune:
     input:
         **opening_inputs(by_name(FINETUNE)),
         records=lambda w: in_place(FINETUNE[w.run].records.manifest),
-        corpus_records=lambda w: in_place(FINETUNE[w.run].forgotten.manifest),
+        corpus_records=lambda w: [in_place(FINETUNE[w.run].forgotten.manifest)] if FINETUNE[w.run].forgotten else [],
         state=lambda w: FINETUNE[w.run].state,
     output:
         metrics="<results>/finetune/{run}/metrics.json",

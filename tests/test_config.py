@@ -30,6 +30,7 @@ def changed(**changes):
 JAX = {f"{TINY}.backend": "jax", f"{TINY}.model": {"architecture": "modernbert"}}
 TENSORFLOW = {f"{TINY}.backend": "tensorflow", f"{TINY}.model": {"architecture": "roberta"}}
 FILES = {split: ["x"] for split in SPLITS}
+MASKED = dict.fromkeys(("tokenizer", "tfrecords", "mlm"), DELETE)  # what a config without masked models lacks
 SHORT = {f"{TINY}.steps": 500, f"{TINY}.checkpoint_every": 250}
 COMMIT = {"revision": "a" * 40}
 HUB = "a commit of 40 hexadecimal digits"
@@ -47,7 +48,9 @@ WRONG = [
     ({"tfrecords.shards.dev": 1}, 'tfrecords.shards has no key "dev"', "test, train, validation"),
     ({"trackers": ["mlflow"]}, 'trackers[0] is "mlflow", which version 0.3.0 removed: list tensorboard or wandb;'),
     ({"trackers": ["wandb", "trackio"]}, 'trackers[1] is "trackio", which version 0.3.0 removed: list tensorboard'),
-    ({"corpus": DELETE}, "the config lacks the key corpus"),
+    ({"corpus": DELETE}, "corpus is missing; tokenizer needs it."),
+    ({"corpus": DELETE, **MASKED}, "corpus is missing; base.small.model needs it."),
+    ({"corpus": DELETE, **MASKED, "base": DELETE}, "the config has neither corpus", "base, a model to finetune"),
     ({f"{TINY}.steps": DELETE}, f"{TINY} lacks the key steps"),
     ({f"{SMALL}.vocab_size": DELETE}, f"{SMALL} lacks the key vocab_size"),
     ({f"{TINY}.model.vocab_size": 9}, f'{TINY}.model has the key "vocab_size"', "tokenizer"),

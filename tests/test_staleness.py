@@ -121,6 +121,10 @@ STATES = {
         "corpus": HUB, "finetune.text": HUB, "tokenizer": {"pretrained": "some/tokenizer", "revision": A},
         "base": {"small": {"preset": "hf://some/base", "revision": A}},
     },
+    "alone": {
+        **dict.fromkeys(("corpus", "tokenizer", "tfrecords", "mlm"), DELETE),
+        "base": {"small": {"preset": "hf://some/base", "revision": A}},
+    },
     "schedules": {
         "mlm.runs.tiny.schedule": LINEAR,
         "base.small.schedule": LINEAR, "base.small.mesh": [-1, 1], "base.small.host_device_count": 2,
@@ -386,7 +390,7 @@ ROWS = [
         "base.NAME.sweep", "trained", "base.twin", {"sweep": {"preset": ["gemma_2b_en"]}},
         "fetch_base:twin-preset-gemma_2b_en",
     ),
-    *rows_of("fetched", SMALL, "fetch_base:small", {"preset": "hf://some/other", "revision": B}),
+    *rows_of("alone", SMALL, "fetch_base:small", {"preset": "hf://some/other", "revision": B}),
     *rows_of(
         "trained", f"{SMALL}.model", BASE,
         {
@@ -430,7 +434,7 @@ ROWS = [
     ),
     *rows_of("continued", "finetune.runs.second", FINETUNE.replace("python", "second"), {"init": DELETE}),
     *rows_of(
-        "trained", PYTHON, FINETUNE,
+        "alone", PYTHON, FINETUNE,
         {
             "rank": 4, "alpha": 16, "targets": ["query", "ffn"], "base_precision": "int8", "schedule.shape": "cosine",
             "mesh": [2, 4], "seed": 1,

@@ -3,7 +3,7 @@
 input.base             preset folder
 input.best             tuned variables of the best checkpoint
 input.records          manifest.json of the records of finetune.text; a URL, if they are in a bucket
-input.corpus_records   the same for the records of the corpus
+input.corpus_records   the same for the records of the corpus; none without a corpus
 input.state            JSON of the chain's last checkpoint, which names the best
 output.metrics         JSON, see tpulm.specs.scores: loss and accuracy on each text, with those of the base model as
                        baselines; best_step, steps, epochs, parameters; attention, the implementation in training if an
@@ -25,12 +25,13 @@ from tpulm.training.opening import open_causal
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"finetune {run}") as say:
-    tuning, corpus = snakemake.input.records, snakemake.input.corpus_records
+    tuning = snakemake.input.records
     texts = {
         ("finetune-text", "validation"): open_records(tuning, "validation"),
         ("finetune-text", "test"): open_records(tuning, "test"),
-        ("corpus", "validation"): open_records(corpus, "validation"),
     }
+    for corpus in snakemake.input.corpus_records:
+        texts["corpus", "validation"] = open_records(corpus, "validation")
     # A model with document masking reads records without segment ids like any other model.
     packings = [records.manifest["packing"] for records in texts.values()]
     packing, where = "segments" if "segments" in packings else "concat", f"finetune.runs.{run}"

@@ -33,7 +33,10 @@ def check_values(config: dict) -> None:
     """Check a config that is valid by its schema and has its defaults."""
     check_strings("", config)
     finetune = config["finetune"]
-    check_text("corpus", config["corpus"])
+    if "corpus" in config:
+        check_text("corpus", config["corpus"])
+    else:
+        check_without_corpus(config)
     if "text" in finetune:
         check_text("finetune.text", finetune["text"])
     if "tokenizer" in config:
@@ -54,6 +57,17 @@ def check_values(config: dict) -> None:
         check_pinned(f"evaluation.pairs.sets.{name}", recipe, "dataset")
     check_plan(config["plan"])
     check_prompts(config["prompts"])
+
+
+def check_without_corpus(config: Mapping) -> None:
+    """Check that nothing in a config is made from a corpus. Raises UserError."""
+    needing = [section for section in ("tokenizer", "tfrecords") if section in config]
+    needing += [f"mlm.runs.{name}" for name in config["mlm"]["runs"]]
+    needing += [f"base.{name}.model" for name, recipe in config["base"].items() if "model" in recipe]
+    if needing:
+        raise UserError(f"corpus is missing; {needing[0]} needs it.")
+    if not config["base"]:
+        raise UserError("the config has neither corpus, a text to train on, nor base, a model to finetune.")
 
 
 def check_outline(outline: Outline) -> None:

@@ -218,19 +218,24 @@ class Evaluations:
         if not self.documents_of(model):
             return []
         if model.stage == "finetune":
-            return ["finetune-text", "corpus"]
+            return [name for name in ("finetune-text", "corpus") if name in self.outline.texts]
         # A base model is scored on it whether a run names it or not: naming another base must not score both again.
         tuned = model.stage == "base" and "finetune-text" in self.outline.texts
         return ["corpus", *(["finetune-text"] if tuned else [])]
 
     def scored_with(self, model: Model) -> list[str]:
-        """Return the texts that a model is scored on, or the corpus for a model that is scored on pairs only."""
-        return self.collections_of(model) or ["corpus"]
+        """Return the texts that a model is scored on; that of the pairs for a model that is scored on pairs only."""
+        return self.collections_of(model) or [self.text_of_pairs]
 
     def material_of(self, collection: str) -> list[str]:
-        """Return the files with the held-out documents of a text; those of the corpus include all pairs."""
+        """Return the files with the held-out documents of a text; those of the pairs' text include all pairs."""
         texts = [self.text_files[collection]] if self.text_files else []
-        return texts + (self.pair_files if collection == "corpus" else [])
+        return texts + (self.pair_files if collection == self.text_of_pairs else [])
+
+    @property
+    def text_of_pairs(self) -> str:
+        """The text whose baselines score the pairs: the corpus, or without one the finetuning text."""
+        return next(iter(self.outline.texts))
 
     @cached_property
     def generating(self) -> dict[str, Run]:

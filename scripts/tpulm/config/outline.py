@@ -121,7 +121,7 @@ class Run(Model):
     more_recipe  other keys in the recipe of a segment, with their values
     init         files of the masked model that it starts from; sizes  those of them that later segments read, too
     start        weights of another run that it starts from
-    forgotten    records of the corpus, which measure what finetuning has forgotten
+    forgotten    records of the corpus, which measure what finetuning has forgotten; None without a corpus
     described    keys of a plan in addition to the step's, such as sizes of the model; None if it cannot be planned
     plan_inputs  files that a plan reads: manifest, init (config.json of a model), task (labels)
     task         that the model is finetuned on; "" for none
@@ -273,7 +273,7 @@ class Outline:
     def __init__(self, config: Mapping):
         self.config = config
         self.cpu = {"cpu_threads": config["cpu_threads"]}
-        self.texts = {"corpus": Text("corpus", config["corpus"])}
+        self.texts = {"corpus": Text("corpus", config["corpus"])} if "corpus" in config else {}
         if "text" in config["finetune"]:
             self.texts["finetune-text"] = Text("finetune.text", config["finetune"]["text"])
         self.masked_records = masked_records(config) if "tfrecords" in config else None
@@ -387,7 +387,11 @@ class Outline:
             step_keys=step_keys(recipe, "sequence_length", "packing", *method),
             more_recipe=records.loss | self.cpu,
             start=[checkpoint_of(f"finetune/{before}", steps)["best"]] if before else [],
-            forgotten=corpus_records(self.config, recipe["base"], recipe["sequence_length"]),
+            forgotten=(
+                corpus_records(self.config, recipe["base"], recipe["sequence_length"])
+                if "corpus" in self.config
+                else None
+            ),
             described={"base": given_keys(base.recipe, "model", "vocab_size", "preset", "revision")},
         )
 

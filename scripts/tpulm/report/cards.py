@@ -209,7 +209,8 @@ def model(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
             f"A {origin} {recipe['base']['hub'] or recipe['base']['name']}: {metrics['trainable_parameters']:,} of "
             f"{metrics['total_parameters']:,} parameters were trained, on sequences of {length} tokens."
         )
-        note = "The corpus is the text of the base model and shows what was forgotten."
+        forgets = any(find_scores(scores_in(metrics), set="corpus"))
+        note = "The corpus is the text of the base model and shows what was forgotten." if forgets else ""
     else:
         # A masked model that starts from another one takes its architecture from there.
         kind = f"{recipe['model']['architecture']}, " if "model" in recipe else ""
@@ -231,8 +232,10 @@ def model(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
     characters = facts["corpus"].get("splits", {}).get("train", {}).get("characters")
     stage = "mlm" if masked else "finetune" if "base" in recipe else "base"
     claim, _ = standing(stage, scores, characters)
+    selected = "The checkpoint was selected on validation; test is only reported."
+    notes = " ".join(filter(None, (f"Loss in nats per {unit}.", note, selected)))
     figures = (
-        f"{claim}\n\nLoss in nats per {unit}. {note} The checkpoint was selected on validation; test is only reported."
+        f"{claim}\n\n{notes}"
         f"\n\n{table(['measured on', 'measure', 'value', '95 % interval', 'baselines', 'items'], rows)}"
     )
     return "Model", f"{text} {best(state)}", figures
