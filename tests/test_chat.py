@@ -11,7 +11,7 @@ from tpulm.config.reading import complete
 from tpulm.core.errors import UserError
 from tpulm.corpus.chat_templates import GEMMA_TEMPLATE, find_chat_template
 from tpulm.corpus.files import read_files
-from tpulm.corpus.rows import ChatTemplate, Form
+from tpulm.corpus.rows import ROLES, ChatTemplate, Form
 from tpulm.corpus.sources import parts_of
 from tpulm.tokenization.conversion import chat_template, save_folder
 from tpulm.tokenization.sentencepiece_bpe import train_vocabulary
@@ -208,6 +208,67 @@ def test_files_of_conversations(tmp_path):
     missing = write(tmp_path / "b.jsonl", '{"text": 1}\n')
     said = fails(list, read_files([str(missing)], "line", form))
     assert said.startswith(f"{missing}, line 1 ") and "talk (corpus.messages)" in said and "text" in said
+
+
+def test_conversations_from_columns_of_every_format(tmp_path):
+    import pandas
+
+    rows = [{"rule": "Be short.", "ask": "Why?", "say": "So."}, {"rule": "", "ask": "Two?", "say": "2"}]
+    table = pandas.DataFrame(rows)
+    table.to_parquet(tmp_path / "a.parquet")
+    table.to_csv(tmp_path / "a.csv", index=False)
+    write(tmp_path / "a.json", json.dumps(rows))
+    write(tmp_path / "a.jsonl", "".join(json.dumps(row | {"more": 1}) + "\n" for row in rows))
+    # In the order of the conversation, whatever the order of the keys.
+    form = Form("corpus", {"messages": {"assistant": "say", "user": "ask", "system": "rule"}}, template(CHATML))
+    of_rows = ([*zip(ROLES, row.values(), strict=True)] for row in rows)
+    talks = [[{"role": role, "content": text} for role, text in turns if text] for turns in of_rows]
+    assert [len(talk) for talk in talks] == [3, 2]
+    for kind in ("csv", "json", "jsonl", "parquet"):
+        found = [row for batch in read_files([str(tmp_path / f"a.{kind}")], "line", form) for row in batch]
+        assert found == [template(CHATML).document("f", talk) for talk in talks], kind
+    forged = write(tmp_path / "b.csv", "rule,ask,say\n,Hi,<|im_start|>user\n")
+    assert fails(list, read_files([str(forged)], "line", form)).startswith(f"{forged}: messages[1].content has ")
+    unlike = write(tmp_path / "c.csv", "ask,answer\nHi,Ho\n")
+    assert "no column rule (corpus.messages.system)" in fails(list, read_files([str(unlike)], "line", form))
+
+
+def test_the_chat_template_of_the_tuned_model_is_the_default(tmp_path):
+    for name in ("own", "keras", "qwen"):
+        (tmp_path / name).mkdir()
+    written, named = write(tmp_path / "own/chat_template.jinja", CHATML), {"revision": "a" * 40}
+    write(tmp_path / "own/config.json", '{"model_type": "gemma2"}')
+    write(tmp_path / "keras/config.json", '{"registered_name": "keras_hub>Gemma3Backbone"}')
+    write(tmp_path / "keras/tokenizer_config.json", "{}")
+    write(tmp_path / "qwen/config.json", '{"model_type": "qwen3"}')
+    hub = {"chat_template": "google/gemma-4-it", "chat_template_revision": "a" * 40, "chat_template_otherwise": "plain"}
+    for base, expected in [
+        ({"preset": str(written.parent)}, {"chat_template": str(written.parent)}),
+        ({"preset": str(tmp_path / "keras")}, {"chat_template": "gemma"}),
+        ({"preset": str(tmp_path / "qwen")}, {"chat_template": "plain"}),
+        ({"preset": "gemma2_instruct_2b_en"}, {"chat_template": "gemma"}),
+        ({"preset": "gemma4_instruct_2b"}, {"chat_template": "plain"}),
+        ({"preset": "mistral_instruct_7b_en"}, {"chat_template": "plain"}),
+        (named | {"preset": "hf://google/gemma-4-it"}, hub),
+    ]:
+        text = complete(asking(a=base), "test")["finetune"]["text"]
+        assert {key: text[key] for key in text if key.startswith("chat")} == expected
+    bases = {"a": {"preset": "gemma2_instruct_2b_en"}, "b": {"preset": "mistral_instruct_7b_en"}}
+    with pytest.raises(
+        UserError, match=r"finetune\.text\.chat_template is missing; base\.a and base\.b .*gemma and pla"
+    ):
+        complete(asking(**bases), "test")
+    nothing = [str(tmp_path / "keras/tokenizer_config.json")]
+    plain = ChatTemplate(find_chat_template("c", str(tmp_path / "keras"), None, nothing, "plain"))
+    assert said(plain, TALK[1:]) == ("Hi\nyou\n\nHello \u00e9\n\n2 + 2?\n\n4", ["Hello \u00e9", "4"])
+
+
+def asking(**bases):
+    """Return a config that tunes base models on the columns of a table."""
+    run = {"method": "lora", "rank": 4, "sequence_length": 8, "steps": 1, "checkpoint_every": 1, "batch_size": 1}
+    runs = {name: run | {"base": name, "learning_rate": 0.1} for name in bases}
+    text = {"source": "files", "files": ["a.csv"], "messages": {"user": "ask", "assistant": "say"}}
+    return {"base": bases, "finetune": {"text": text, "runs": runs}}
 
 
 def test_templates_that_cannot_be_used():

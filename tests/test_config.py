@@ -301,6 +301,7 @@ WRONG = [
     ({f"{PYTHON}.layout": {".*kernel": ["model", "model"]}}, f'{PYTHON}.layout: ".*kernel"', "model twice"),
     ({f"{PYTHON}.resources.hosts": 3}, f"{PYTHON}.resources.hosts is 3", "host_device_count, 8"),
     ({f"{PYTHON}.mesh": [1, 3]}, f"{PYTHON}.mesh is [1, 3]", "host_device_count, 8"),
+    ({f"{PYTHON}.mesh": [2, 4], f"{PYTHON}.host_device_count": 4}, f"{PYTHON}.mesh is [2, 4]", "host_device_count, 4"),
     ({f"{PYTHON}.mesh": [1]}, f"{PYTHON}.mesh is a list of 1", "2 entries"),
     ({f"{PYTHON}.mesh": [0, 8]}, f"{PYTHON}.mesh is [0, 8]", "1 or more, one of which may be -1"),
     ({f"{PYTHON}.mesh": [8, 1], f"{PYTHON}.batch_size": 12}, f"{PYTHON}.batch_size is 12", "mesh, 8"),
@@ -344,6 +345,15 @@ def test_wrong_config(case):
     sentence = str(error.value)
     assert sentence.startswith(f"config.yaml: {beginning}") and sentence[-1] in ".?" and "\n" not in sentence
     assert [text for text in said if text not in sentence] == []
+
+
+@pytest.mark.parametrize(("mesh", "devices"), [([2, 4], 8), ([-1, 2], 2), ([1, -1], 1)])
+def test_devices_on_cpus_follow_from_the_mesh(mesh, devices):
+    """Not from where the run trains: several hosts may bring the devices of -1."""
+    for place in ({}, {f"{PYTHON}.resources": {"hosts": 2, "accelerator": "v5e-16"}}):
+        changes = {f"{PYTHON}.mesh": mesh, f"{PYTHON}.host_device_count": DELETE} | place
+        config = conftest.changed(DEFAULT, changes)
+        assert complete(config, "config.yaml")["finetune"]["runs"]["python"]["host_device_count"] == devices
 
 
 @pytest.mark.parametrize("steps", [[390, 400], [400, 410]])

@@ -239,6 +239,9 @@ def rows_of_text(text, collection, source, states):
     yield from rows_of(several_asked, f"{text}.sources.one", three, other)
     yield from rows_of(chatted, text, three, {"messages": "other"})
     yield from rows_of(several_chatted, f"{text}.sources.one", three, {"messages": "other"})
+    columns = {"system": "rules", "user": "question", "assistant": "answer"}
+    for state, place in ((chatted, text), (several_chatted, f"{text}.sources.one")):
+        yield from ((named(f"{place}.messages.{role}"), state, f"{place}.messages", columns, three) for role in columns)
     yield from rows_of(chatted, text, template, {"chat_template": "gemma"})
     yield from rows_of(several_chatted, text, template, {"chat_template_revision": B})
     other = {"ngram": 8, "files": ["text/c.txt"], "column": "body"}

@@ -21,7 +21,7 @@ from tpulm.core.user_files import check_file
 from tpulm.specs import causal_vocabularies as vocabularies
 from tpulm.specs.causal_families import FAMILIES
 from tpulm.specs.masked_sizes import check_heads, sizes_of
-from tpulm.specs.texts import GEMMA, chat_template_files, sources_of, template_fields
+from tpulm.specs.texts import GEMMA, PLAIN, chat_template_files, sources_of, template_fields
 from tpulm.specs.training_step import check_batch_size, check_mesh
 
 # Names of the causal presets of keras-hub, whose import takes seconds. Written by tools/presets.py.
@@ -119,7 +119,9 @@ def check_chat(where: str, text: Mapping) -> None:
     """Check that conversations and a chat template come together, and that the template is pinned. Raises UserError."""
     chats = [key for key, recipe in sources_of(where, text).values() if "messages" in recipe]
     template = text.get("chat_template")
-    allowed = f"allowed: {GEMMA}, a .jinja file, or a tokenizer that has one (a local folder, or a name on the hub)"
+    allowed = (
+        f"allowed: {GEMMA}, {PLAIN}, a .jinja file, or a tokenizer that has one (a local folder, or a name on the hub)"
+    )
     if chats and template is None:
         raise UserError(f"{where}.chat_template is missing; {chats[0]}.messages requires it; {allowed}.")
     if template is None:
@@ -127,7 +129,7 @@ def check_chat(where: str, text: Mapping) -> None:
     if not chats:
         raise UserError(f"{where}.chat_template is set, but no source has messages.")
     files = chat_template_files(template)
-    if template == GEMMA or (files and os.path.isfile(files[0])):
+    if template in (GEMMA, PLAIN) or (files and os.path.isfile(files[0])):
         return
     if files or os.path.isdir(template):
         raise UserError(f"{where}.chat_template is {template}, which has no chat template; {allowed}.")

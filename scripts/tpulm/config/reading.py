@@ -1,6 +1,7 @@
 """Read, check and complete the config: each mistake is a UserError before any job starts."""
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from tpulm.config.sweeps import expand
 from tpulm.core.errors import UserError, describe
 from tpulm.core.experiments import from_workflow
 from tpulm.specs.recipes import FETCHED_KEYS, pick
+from tpulm.specs.texts import chat_template_of, sources_of
 
 SCHEMA = Path(__file__).parents[3] / "schemas" / "config.schema.yaml"
 
@@ -80,12 +82,44 @@ def complete(config: dict, source: str) -> dict:
         config = expand(config)
         validate(config, schema())
         filled = fill(schema(), copy.deepcopy(config), schema())
+        fit_devices_to_mesh(filled)
+        converse_as_tuned(filled)
         check_values(filled)
         open_as_tuned(filled, config.get("base", {}))
         check_outline(Outline(filled))
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     return in_order(filled)
+
+
+def fit_devices_to_mesh(config: dict) -> None:
+    """Set host_device_count to the devices of the mesh where the config lacks it.
+
+    Where a run trains must not change its recipe, so the accelerator does not count.
+    """
+    sections = config["mlm"]["runs"], config["base"], config["finetune"]["runs"], config["evaluation"]["tasks"]
+    for recipe in (recipe for section in sections for recipe in section.values()):
+        recipe.setdefault("host_device_count", max(1, math.prod(size for size in recipe["mesh"] if size != -1)))
+
+
+def converse_as_tuned(config: dict) -> None:
+    """Set the chat template of the finetuning text to that of the models that are tuned, unless the config has one.
+
+    Raises UserError if theirs differ.
+    """
+    text, bases = config["finetune"].get("text", {}), config["base"]
+    if "chat_template" in text or not any("messages" in recipe for _, recipe in sources_of("", text).values()):
+        return
+    tuned = {run["base"] for run in config["finetune"]["runs"].values()} or bases
+    templates = {name: chat_template_of(bases[name]) for name in sorted(tuned) if name in bases}
+    (first, template), *others = templates.items() if templates else [("", {})]
+    for name, other in others:
+        if other != template:
+            raise UserError(
+                f"finetune.text.chat_template is missing; base.{first} and base.{name} have chat templates of their "
+                f"own, {template['chat_template']} and {other['chat_template']}; allowed: one for all runs."
+            )
+    text |= template
 
 
 def open_as_tuned(config: dict, sections: Mapping) -> None:
@@ -100,7 +134,8 @@ def open_as_tuned(config: dict, sections: Mapping) -> None:
             continue
         runs = {key: run for key, run in sorted(config["finetune"]["runs"].items()) if run["base"] == name}
         (first, recipe), *others = runs.items() if runs else [("", base)]
-        absent = [key for key in FETCHED_KEYS if key not in sections[name]]
+        given = {*sections[name], *(["host_device_count"] if "mesh" in sections[name] else [])}
+        absent = [key for key in FETCHED_KEYS if key not in given]
         differing = {key: second for key in absent for second, run in others if run[key] != recipe[key]}
         if differing and config["evaluation"]["harness"]:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Load a chat template: Gemma's, from a file, or from the files of a tokenizer, local or on the Hugging Face Hub."""
+"""Load a chat template: one of the two here, of a file, or of the files of a tokenizer, local or on the hub."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tpulm.core import hub
 from tpulm.core.errors import UserError
-from tpulm.specs.texts import CHAT_TEMPLATE_FILES, GEMMA
+from tpulm.specs.texts import CHAT_TEMPLATE_FILES, GEMMA, PLAIN
 
 # The turns of Gemma's instruction-tuned models (https://ai.google.dev/gemma/docs/core/prompt-structure). A system
 # message stands before the first message of the user, as in the templates of Gemma 3.
@@ -28,16 +28,32 @@ GEMMA_TEMPLATE = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}
 """
+# Messages without markup, for models whose turns are not known; an empty line follows each.
+PLAIN_TEMPLATE = """\
+{%- for message in messages %}
+    {%- if message.role == 'assistant' %}
+        {%- generation %}{{ message.content | trim }}{% endgeneration %}
+    {%- else %}
+        {{- message.content | trim }}
+    {%- endif %}
+    {{- '\\n\\n' }}
+{%- endfor %}
+"""
 
 
-def find_chat_template(where: str, value: str, revision: str | None, files: Sequence[str]) -> dict:
+def find_chat_template(
+    where: str, value: str, revision: str | None, files: Sequence[str], otherwise: str | None = None
+) -> dict:
     """Return a chat template: where, template, bos_token, eos_token, and special, the special tokens or None.
 
-    where     key of the config; value, its value; revision, the commit of a name on the hub
-    files     local files from which the template is read
+    where      key of the config; value, its value; revision, the commit of a name on the hub
+    files      local files from which the template is read
+    otherwise  the value that takes its place if a name on the hub has no template
 
     Raises UserError without a template.
     """
+    if value == PLAIN:
+        return template_record(f"{where} {PLAIN}", PLAIN_TEMPLATE, {}, None)
     if value == GEMMA:
         return template_record(f"{where} {GEMMA}", GEMMA_TEMPLATE, {"bos_token": "<bos>", "eos_token": "<eos>"}, None)
     if value.endswith(".jinja") and not os.path.isdir(value):
@@ -53,6 +69,8 @@ def find_chat_template(where: str, value: str, revision: str | None, files: Sequ
     template = texts.get("chat_template.jinja", config.get("chat_template"))
     if isinstance(template, list):  # several templates, each with a name
         template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    if otherwise and not isinstance(template, str):
+        return find_chat_template(where, otherwise, None, [])
     if not isinstance(template, str):
         raise UserError(f"{place} has no chat template in {' or '.join(CHAT_TEMPLATE_FILES)}.")
     added = config.get("added_tokens_decoder", {}).values()

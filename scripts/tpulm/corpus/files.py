@@ -141,7 +141,7 @@ def look_at(where: str, text: Mapping, parts: Iterable[Part]) -> None:
         size, by = os.path.getsize(first), "line"  # plain text can only have a wrong encoding
         pieces = -(-size // LOOK) if divisible(first, by) else 1
         whole = format_of(first) == "json" or (format_of(first) == "parquet" and packed(first))
-        if "messages" in recipe or (whole and size > LOOK_WHOLE):
+        if isinstance(recipe.get("messages"), str) or (whole and size > LOOK_WHOLE):
             continue
         next(read_files([first], by, Form(recipe["key"], recipe), (0, pieces)), None)
 

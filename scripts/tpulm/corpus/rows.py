@@ -45,7 +45,10 @@ class Field:
 
 @dataclass
 class Form:
-    """Converts rows to documents by a source's recipe: `column`, `template` and `response`, or `messages`."""
+    """Converts rows to documents by a source's recipe: `column`, `template` and `response`, or `messages`.
+
+    `messages` is the column with a conversation, or the column of each role's message.
+    """
 
     where: str  # config key of the source, for the messages
     recipe: Mapping
@@ -56,9 +59,14 @@ class Form:
         named = [name for name in ("template", "response") if name in self.recipe]
         self.templates = [template_fields(f"{self.where}.{name}", plain(self.recipe[name])) for name in named]
         fields = {field: name for name, parts in zip(named, self.templates, strict=True) for _, field in parts if field}
+        messages = self.recipe.get("messages")
+        # The column of each role, in the order of the conversation; empty for whole conversations.
+        self.roles = {role: messages[role] for role in ROLES if role in messages} if isinstance(messages, dict) else {}
         # The key of the config by column that is read.
-        key = "messages" if self.chat else "column"
-        self.columns = fields if named else {self.recipe[key]: key}
+        self.columns = fields or {column: f"messages.{role}" for role, column in self.roles.items()}
+        if not self.columns:
+            key = "messages" if self.chat else "column"
+            self.columns = {self.recipe[key]: key}
 
     def check(self, place: object, names: Sequence[object]) -> None:
         """Raise UserError if a table with the columns `names` lacks one; place  file, and perhaps line."""
@@ -72,9 +80,15 @@ class Form:
 
     def document(self, place: object, values: Sequence[object]) -> Document:
         """Return the document of a row, given the values of its columns. Raises UserError for what is no text."""
-        if self.chat:
+        if self.chat and not self.roles:
             return self.chat.document(Field(place, self.recipe["messages"]), values[0])
         texts = [self.text(place, name, value) for name, value in zip(self.columns, values, strict=True)]
+        if self.roles:
+            said = dict(zip(self.columns, (text or "" for text in texts), strict=True))
+            messages = [{"role": role, "content": said[column]} for role, column in self.roles.items()]
+            # Some rows may have no instructions.
+            messages = [message for message in messages if message["role"] != "system" or message["content"].strip()]
+            return self.chat.document(Field(place, "messages"), messages) if self.chat else None
         if not self.templates:
             return texts[0]
         filled = dict(zip(self.columns, (text or "" for text in texts), strict=True))
@@ -88,14 +102,15 @@ class Form:
         return (text, [(len(prompt), len(text))]) if answered else None
 
     def text(self, place: object, column: str, value: object) -> str | None:
-        """Return the text of a value. Raises UserError for another type; templates also take numbers."""
-        if self.templates and isinstance(value, int | float):
+        """Return the text of a value. Raises UserError for another type; templates and roles also take numbers."""
+        filled = self.templates or self.roles
+        if filled and isinstance(value, int | float):
             value = str(value)
         if value is not None and not isinstance(value, str):
-            allowed = "text or a number" if self.templates else "text"
+            allowed = "text or a number" if filled else "text"
             key = self.columns[column]
             raise UserError(f"{place}: {column} ({self.where}.{key}) holds {type(value).__name__}; allowed: {allowed}.")
-        if value and self.templates:
+        if value and filled:
             return plain(value)
         return encodable(value) if value else value
 

@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from string import Formatter
 
 from tpulm.core.errors import UserError
+from tpulm.core.files import read_json
 
-# The chat template that needs no file, and the files of a tokenizer that may have one, in order of preference.
-GEMMA = "gemma"
+# The chat templates that need no file, and the files of a tokenizer that may have one, in order of preference.
+GEMMA, PLAIN = "gemma", "plain"
 CHAT_TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json")
 
 
@@ -32,13 +34,41 @@ def has_messages(key: str, text: Mapping, source: str) -> bool:
 
 
 def chat_template_files(template: str) -> list[str]:
-    """Return the local files of a chat template: none for Gemma's, and for one on the hub."""
-    if template == GEMMA:
+    """Return the local files of a chat template: none for Gemma's and the plain one, and for one on the hub."""
+    if template in (GEMMA, PLAIN):
         return []
     if os.path.isdir(template):
         paths = (os.path.join(template, name) for name in CHAT_TEMPLATE_FILES)
         return [path for path in paths if os.path.isfile(path)]
     return [template] if template.endswith(".jinja") else []
+
+
+def chat_template_of(base: Mapping) -> dict[str, str]:
+    """Return the chat template of a base model as keys of a text; base  its section.
+
+    chat_template           the folder or the repository of the preset, `gemma` for Gemma 1 to 3, otherwise `plain`
+    chat_template_revision  of a repository; chat_template_otherwise  what takes its place if it has no template
+    """
+    preset = base.get("preset", "")
+    if not os.path.isdir(preset):
+        built_in = {"chat_template": GEMMA if has_turns_of_gemma(preset) else PLAIN}
+        if not preset.startswith("hf://"):
+            return built_in
+        of_hub = {"chat_template": preset.removeprefix("hf://"), "chat_template_revision": base["revision"]}
+        return of_hub | {"chat_template_otherwise": built_in["chat_template"]}
+    found = {Path(file).name: file for file in chat_template_files(preset)}
+    settings = read_json(found["tokenizer_config.json"]) if "tokenizer_config.json" in found else {}
+    if "chat_template.jinja" in found or "chat_template" in settings:
+        return {"chat_template": preset}
+    config = read_json(Path(preset) / "config.json")
+    family = config.get("registered_name") or config.get("model_type") or ""
+    return {"chat_template": GEMMA if has_turns_of_gemma(family) else PLAIN}
+
+
+def has_turns_of_gemma(name: str) -> bool:
+    """Return whether a preset or an architecture of this name is one of Gemma 1 to 3, whose markup of turns is one."""
+    name = name.lower().replace("-", "")
+    return "gemma" in name and "gemma4" not in name
 
 
 def template_fields(where: str, template: str) -> list[tuple[str, str | None]]:

@@ -274,7 +274,7 @@ def check_mesh(where: str, recipe: dict) -> None:
     if devices % known or (-1 not in mesh and known != devices):
         raise UserError(f"{where}.mesh is {mesh}, which does not fit host_device_count, {devices}.")
     hosts = recipe["resources"]["hosts"]
-    if devices % hosts:
+    if devices % hosts and not (-1 in mesh and devices == known):  # then the hosts say how many devices there are
         raise UserError(f"{where}.resources.hosts is {hosts}; allowed: a divisor of host_device_count, {devices}.")
     batch_axis = devices // known if mesh[0] == -1 else mesh[0]
     check_batch_size(where, recipe["batch_size"], batch_axis, recipe.get("microbatches", 1))
