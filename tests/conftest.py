@@ -350,10 +350,11 @@ mlm:
       steps: 20
       checkpoint_every: 10
       batch_size: 8
+      microbatches: 1
       schedule: {shape: wsd, warmup_steps: 2, decay_steps: 8}
 base:
   small:
-    {vocab_size: 400, steps: 20, checkpoint_every: 10, batch_size: 4,
+    {vocab_size: 400, steps: 20, checkpoint_every: 10, batch_size: 4, microbatches: 1,
      schedule: {shape: wsd, warmup_steps: 2, decay_steps: 5}}
 finetune:
   text: {max_documents: 300, held_out: {validation: 0.004, test: 0.004}}

@@ -46,19 +46,19 @@ def test_a_base_model_that_is_fetched_is_opened_as_its_runs_or_as_it_says():
         opening({"a": other, "b": run})
     assert opening({"a": other, "b": run}, mesh=[4, -1])["mesh"] == [4, -1]
     with pytest.raises(UserError, match=r"base\.given\.mesh is \[3, -1\], .* host_device_count, 8"):
-        opening({"b": run}, mesh=[3, -1])
+        opening({"b": run}, mesh=[3, -1], host_device_count=8)
     with pytest.raises(UserError, match=r"base\.given has preset and .*steps"):
         opening({"b": run}, steps=3)
 
 
 def test_segments_share_the_schedule_and_not_the_number_of_steps():
     run = run_of("mlm", "tiny")
-    longer = run_of("mlm", "tiny", mlm={"runs": {"tiny": {"steps": 2250}}})
-    assert run.segment_ends == [750, 1500] and longer.segment_ends == [750, 1500, 2250]
-    assert run.segment(750) == longer.segment(750)
-    assert run.segment(1500)["schedule"] == {"knots": [[750, 0.003], [900, 0.003], [1500, 0.0]]}
-    assert longer.segment(1500)["schedule"] == {"knots": [[750, 0.003], [1500, 0.003]]}
-    assert "steps" not in run.segment(750)
+    longer = run_of("mlm", "tiny", mlm={"runs": {"tiny": {"steps": 1800}}})
+    assert run.segment_ends == [600, 1200] and longer.segment_ends == [600, 1200, 1800]
+    assert run.segment(600) == longer.segment(600)
+    assert run.segment(1200)["schedule"] == {"knots": [[600, 0.0025], [1200, 0.0]]}
+    assert longer.segment(1200)["schedule"] == {"knots": [[600, 0.0025], [1200, 0.0025]]}
+    assert "steps" not in run.segment(600)
 
 
 def test_determinism_is_in_a_recipe_only_where_bytes_are_not_promised():
@@ -75,7 +75,7 @@ def test_determinism_is_in_a_recipe_only_where_bytes_are_not_promised():
 
 
 def test_patience_is_in_a_segment_only_where_it_can_have_run_out():
-    run = run_of("mlm", "tiny", mlm={"runs": {"tiny": {"checkpoint_every": 300, "patience": 2}}})
+    run = run_of("mlm", "tiny", mlm={"runs": {"tiny": {"steps": 1500, "checkpoint_every": 300, "patience": 2}}})
     assert ["patience" in run.segment(last) for last in run.segment_ends] == [False, False, False, True, True]
 
 
@@ -84,7 +84,8 @@ def test_patience_is_in_a_segment_only_where_it_can_have_run_out():
     [("all", []), ("last", [300, 600, 900, 1200]), ("every 2", [300, 900]), ("every 100", [300, 600, 900, 1200])],
 )
 def test_what_is_thinned_is_never_the_last(keep, thinned):
-    run = run_of("mlm", "tiny", mlm={"runs": {"tiny": {"checkpoint_every": 300, "keep_checkpoints": keep}}})
+    kept = {"steps": 1500, "checkpoint_every": 300, "keep_checkpoints": keep}
+    run = run_of("mlm", "tiny", mlm={"runs": {"tiny": kept}})
     assert run.pruned == [f"<results>/mlm/tiny/checkpoints/{step:08d}/pruned.json" for step in thinned]
 
 

@@ -39,7 +39,7 @@ def test_a_sweep_is_a_run_for_each_combination():
     run = found["mlm"]["runs"]["tiny-learning_rate-3e-4-seed-2"]
     assert (run["learning_rate"], run["seed"]) == (3e-4, 2) and "sweep" not in run
     plain = complete(read_yaml(ROOT / "config.yaml"), "config.yaml")["mlm"]["runs"]["tiny"]
-    assert run | {"learning_rate": 3e-3, "seed": 0} == plain
+    assert run | {"learning_rate": 2.5e-3, "seed": 0} == plain
 
 
 def test_nested_keys_lists_and_required_keys_are_swept():
@@ -47,9 +47,9 @@ def test_nested_keys_lists_and_required_keys_are_swept():
     assert names(found)[-4:] == [
         f"python-weight_decay-{decay}-mesh-{mesh}" for decay in ("0", "0_1") for mesh in ("1x8", "8x1")
     ]
-    found = config({"steps": [750, 1500]})
+    found = config({"steps": [1200, 1800]})
     del found["mlm"]["runs"]["tiny"]["steps"]  # the sweep gives it
-    assert names(found)[:2] == ["tiny-steps-1500", "tiny-steps-750"]
+    assert names(found)[:2] == ["tiny-steps-1200", "tiny-steps-1800"]
     found = config({"seed": [0, 1]}, "base")
     found["finetune"]["runs"]["python"]["sweep"] = {"base": ["small-seed-0", "small-seed-1"]}
     assert "python-base-small-seed-1" in names(found)
