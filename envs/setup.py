@@ -11,6 +11,7 @@ with a working venv that is on PATH. Packages come from the index that pip is se
 import argparse
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -71,8 +72,21 @@ def run(*command):
         sys.exit(f"error: the environment cannot be made: `{' '.join(command)}` ended with {done.returncode}.")
 
 
+def check_cache():
+    """Exit if the folder for caches cannot be written: Snakemake would end in a traceback."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        problem = "" if os.access(folder, os.W_OK) else "Permission denied"
+    except OSError as error:
+        problem = error.strerror
+    if problem:
+        sys.exit(f"error: {folder} cannot be written ({problem}); set XDG_CACHE_HOME to a folder for caches that can.")
+
+
 def main(names, named_python):
     """Make what is installed in .venv what `names` and earlier calls ask for."""
+    check_cache()
     unknown = [name for name in names if name not in ENVIRONMENTS + ADDITIONS]
     if unknown:
         sys.exit(f"error: {unknown[0]} is no environment; allowed: {', '.join(ENVIRONMENTS + ADDITIONS)}.")

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -107,6 +108,13 @@ def test_what_cannot_be_set_up_is_a_sentence(tmp_path, arguments, said):
     (tmp_path / "pyproject.toml").write_bytes((ENVS.parent / "pyproject.toml").read_bytes())
     done = subprocess.run([sys.executable, tmp_path / "envs/setup.py", *arguments], capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.startswith(said) and not (tmp_path / ".venv").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_a_sentence():
+    absent = {"HOME": "/proc/absent", "PATH": os.environ["PATH"]}
+    done = subprocess.run([sys.executable, ENVS / "setup.py"], capture_output=True, text=True, env=absent)
+    assert done.returncode == 1 and done.stderr.startswith("error: /proc/absent/.cache cannot be written (")
+    assert "set XDG_CACHE_HOME" in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import base64
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -28,6 +29,7 @@ from tpulm.tokenization.training import train
 from tpulm.tokenization.writing import by_script
 
 MODELS = ("unigram", "bpe", "wordpiece")
+FAR = {"[CLS]": 0, "[SEP]": 1, "<unk>": 2, "<pad>": 3, "[MASK]": 4, "far": 4_000_000_000}  # ids
 
 
 @pytest.fixture(scope="module")
@@ -414,6 +416,40 @@ def test_pretrained_without_a_tokenizer_or_mask_is_refused(saved, tmp_path):
     (tmp_path / "tokenizer.json").write_text((saved / "tokenizer.json").read_text())
     with pytest.raises(UserError, match=f"^tokenizer.pretrained is {tmp_path}, .* no mask_token"):
         write_tokenizer_to(tmp_path / "out", tmp_path)
+
+
+def changed_copy(saved, path, file, **values):
+    """Return a copy of a tokenizer's folder with keys of a file replaced."""
+    shutil.copytree(saved, path)
+    (path / file).write_text(json.dumps(json.loads((path / file).read_text()) | values))
+    return path
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "values",
+    [  # the library panics when it loads, or when it encodes; it lists all ids that are missing
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+        {"model": {"type": "WordLevel", "vocab": FAR, "unk_token": "<unk>"}},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+def test_a_tokenizer_on_which_its_library_fails_is_refused(saved, tmp_path, values):
+    source = changed_copy(saved, tmp_path / "source", "tokenizer.json", **values)
+    with pytest.raises(UserError, match=f"^tokenizer.pretrained is {source}, which "):
+        write_tokenizer_to(tmp_path / "out", source)
+
+
+@pytest.mark.unit
+def test_a_tokenizer_that_transformers_5_saved_is_taken(saved, tmp_path):
+    of_5 = {"tokenizer_class": "TokenizersBackend", "extra_special_tokens": ["[SEP]"]}
+    source = changed_copy(saved, tmp_path / "source", "tokenizer_config.json", **of_5)
+    (source / "special_tokens_map.json").unlink()
+    assert write_tokenizer_to(tmp_path / "out", source) == 1000
+    written = json.loads((tmp_path / "out/tokenizer.json").read_text())
+    assert written["model"] == json.loads((saved / "tokenizer.json").read_text())["model"]
+    assert folder.special_tokens(tmp_path / "out/special_tokens_map.json")["mask_token"] == "[MASK]"
 
 
 @pytest.mark.unit

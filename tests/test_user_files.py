@@ -1,15 +1,22 @@
 """The files that a config names: which a glob matches, and one sentence for what it does not."""
 
+import json
 import os
+import sys
 import time
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+import requests
+from huggingface_hub import HfApi, constants, errors
 from tpulm.core.errors import UserError
+from tpulm.core.experiments import check_home
+from tpulm.core.hub import not_fetched
 from tpulm.core.user_files import check_file, matching_files
-from tpulm.corpus.files import read_files
+from tpulm.corpus.chat_templates import find_chat_template
+from tpulm.corpus.files import load_hub, read_files
 from tpulm.corpus.rows import Form
 from tpulm.records.shards import SPELLED, merge_sidecars, special_counted
 
@@ -62,8 +69,8 @@ def test_a_file_from_the_future_is_refused():
     assert "touch a.txt" in refused("a.txt")
 
 
-def rows_refused(name: str, text: str, column: str = "text") -> str:
-    (Path.cwd() / name).write_text(text)
+def rows_refused(name: str, text: str | bytes, column: str = "text") -> str:
+    (Path.cwd() / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     form = Form("corpus", {"column": column})
     with pytest.raises(UserError) as error:
         list(read_files([name], "line", form))
@@ -83,3 +90,127 @@ def test_special_tokens_that_a_text_spells_are_counted_and_those_of_the_template
     shard = {"vocabulary": {}, "documents": 1, "records": 1, "tokens": 9, "dropped_tokens": 0, "bytes": 1}
     merged = merge_sidecars({"train": [shard | counts, shard], "test": [shard]}, {})["splits"]
     assert merged["train"][SPELLED] == 3 and SPELLED not in merged["test"]
+
+
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.json", "a.csv", "a.parquet", "a.txt.gz"])
+def test_a_pointer_of_git_lfs_is_not_taken_for_the_file(name):
+    assert f"{name} is a pointer of Git LFS" in rows_refused(name, LFS) and "`git lfs pull`" in rows_refused(name, LFS)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.json", "a.csv"])
+def test_a_file_whose_name_tells_another_format_is_refused_with_its_format(name):
+    for content, kind in ((b"PK\3\4\x14\0\0\0\xb1\xb2\n", "ZIP"), (b"\x1f\x8b\x08\0\xb1\xb2\n", "gzip")):
+        said = rows_refused(name, content)
+        assert f"its content is {kind}" in said and "iconv" not in said
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_json_of_a_text_that_is_nested_without_end_breaks_no_stack(name, monkeypatch):
+    limit = sys.getrecursionlimit()
+    try:
+        sys.setrecursionlimit(100_000)  # as rules/common.smk has it
+        assert "is nested too deeply; allowed: JSON with at most 500 levels." in rows_refused(name, "[" * 90_000)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def answered(status: int) -> requests.Response:
+    """Return an answer of a hub."""
+    answer = requests.Response()
+    answer.status_code = status
+    return answer
+
+
+def of_hub(kind: type, status: int) -> Exception:
+    """Return an error of a hub's library, of which only a context knows how the hub has answered."""
+    try:
+        try:
+            raise kind("the hub refuses", response=answered(status))
+        except errors.HfHubHTTPError:
+            raise FileNotFoundError("no such thing") from None
+    except FileNotFoundError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "helps"),
+    [
+        (errors.GatedRepoError, 403, "accept them on its page, and set HF_TOKEN"),
+        (errors.RepositoryNotFoundError, 401, "check the name"),
+        (errors.RevisionNotFoundError, 404, "at this revision"),
+        (errors.HfHubHTTPError, 401, "another HF_TOKEN"),
+        (errors.HfHubHTTPError, 403, "accept the terms"),
+        (errors.HfHubHTTPError, 404, "check the name"),
+        (errors.HfHubHTTPError, 429, "wait some minutes"),
+        (errors.HfHubHTTPError, 503, "(status 503): run again later"),
+    ],
+)
+def test_a_refused_download_says_what_helps(kind, status, helps):
+    said = str(not_fetched("tokenizer.pretrained is a/b", of_hub(kind, status)))
+    assert said.startswith("tokenizer.pretrained is a/b, wh") and helps in said and said.count(". ") == 0
+
+
+def test_a_download_that_is_forbidden_or_cannot_be_kept_says_what_helps(monkeypatch):
+    denied = PermissionError(13, "Permission denied", "/absent/.cache")
+    assert "/absent/.cache); HF_HOME" in str(not_fetched("x is a/b", denied))
+    assert "HF_HUB_OFFLINE" in str(not_fetched("x is a/b", errors.OfflineModeIsEnabled("offline")))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE" in str(not_fetched("x is a/b", errors.LocalEntryNotFoundError("not in the cache")))
+
+
+def dataset_refused(monkeypatch, **files: str) -> str:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", Path("cache").absolute())
+    Path("data").mkdir()
+    for name, text in files.items():
+        Path("data", name.replace("__", ".")).write_text(text)
+    recipe = {"dataset": "./data", "splits": {"train": "train"}, "column": "text"}
+    with pytest.raises(UserError) as error:
+        load_hub("corpus", recipe, Form("corpus", recipe))
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    "files", [{"README__md": "---\na: [\n---\n"}, {"train__jsonl": ""}, {"train__zip": "PK"}, {"train__csv": 'text\n"'}]
+)
+def test_a_local_dataset_that_cannot_be_read_is_a_sentence(monkeypatch, files):
+    assert dataset_refused(monkeypatch, **files).startswith("corpus.dataset is ./data, which cannot be read (")
+
+
+def test_the_hub_is_asked_why_a_dataset_cannot_be_loaded(monkeypatch):
+    import datasets
+
+    def refuse(*arguments: object, **named: object) -> None:
+        raise datasets.exceptions.DatasetNotFoundError("no such thing")
+
+    def answer(*arguments: object, **named: object) -> None:
+        raise errors.GatedRepoError("terms", response=answered(403))
+
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    monkeypatch.setattr(HfApi, "dataset_info", answer)
+    recipe = {"dataset": "a/b", "revision": "0" * 40, "splits": {"train": "train"}, "column": "text"}
+    with pytest.raises(UserError, match=r"^corpus\.dataset is a/b at revision 0+, .*: accept them on its page"):
+        load_hub("corpus", recipe, Form("corpus", recipe))
+
+
+@pytest.mark.parametrize(
+    "config", [[], {"chat_template": [5]}, {"chat_template": "x", "bos_token": 5}, {"added_tokens_decoder": {"0": 5}}]
+)
+def test_a_tokenizer_config_of_another_form_is_a_sentence(tmp_path, config):
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"^corpus\.chat_template: a/b/tokenizer_config\.json does not describe"):
+        find_chat_template("corpus.chat_template", "a/b", None, [str(file)])
+
+
+def test_a_user_without_a_home_is_told_the_variable(monkeypatch):
+    def unknown() -> None:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    with pytest.raises(UserError, match="set HOME"):
+        check_home()

@@ -14,7 +14,7 @@ from tpulm.core import hub
 from tpulm.core.errors import UserError, first_line
 from tpulm.core.files import fingerprints, write_json
 from tpulm.core.foreign_folders import PICKLES, check_preset
-from tpulm.core.job import job
+from tpulm.core.job import fault_of_machine, job, memory_error
 from tpulm.models.presets import is_keras_preset, locate
 from tpulm.training import runtime
 
@@ -40,7 +40,9 @@ with job(snakemake.log[0], f"base {run}") as say:
         say("converting it to a Keras preset")
         try:
             model = load_transformers(folder, where)
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        except Exception as error:  # whatever keras-hub raises, and what it reads files with
+            if isinstance(error, UserError) or fault_of_machine(error) or memory_error(error):
+                raise
             traceback.print_exc()  # to the log
             raise UserError(f"{source}, which cannot be opened ({first_line(error)}).") from None
         save_preset(model, snakemake.output.folder)

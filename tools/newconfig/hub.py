@@ -4,6 +4,7 @@ from pathlib import Path
 
 from tpulm.core import hub
 from tpulm.core.errors import UserError
+from tpulm.core.hub import answer_of
 from tpulm.corpus.files import import_datasets
 
 from newconfig.files import SPLITS
@@ -33,6 +34,8 @@ def read_dataset(address: str) -> tuple[dict, list[dict], float]:
             rows.append(row)
             size += sum(len(str(value)) for value in row.values())
     except Exception as error:  # network, credentials, no such dataset or configuration, files that cannot be read
+        if answer := answer_of(error):
+            raise UserError(f"PATH is {address}, {answer}.") from None
         said = " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
         raise UserError(f"{address} cannot be read ({said}); allowed: {ALLOWED}.") from None
     keys = {"source": "hub", "dataset": dataset, "name": name, "revision": told.sha, "splits": splits}

@@ -3,6 +3,7 @@
 import json
 import re
 import unicodedata
+from collections.abc import Iterator
 
 LONGEST = 2000  # characters of a sentence; data can have names of any length
 CONTROL = {"Cc", "Cs", "Zl", "Zp"}  # categories of Unicode: what a terminal, or a reader of lines, takes for a command
@@ -30,6 +31,13 @@ def first_line(error: Exception) -> str:
     """Return the first line of an error's text, at most 200 characters, URLs without queries; its type without text."""
     text = str(error).strip().splitlines()
     return re.sub(r"(https?://[^\s?]+)\?\S+", r"\1", text[0])[:200].rstrip(". :") if text else type(error).__name__
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its chain of causes."""
+    while error:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def describe(value: object) -> str:

@@ -68,8 +68,17 @@ def add_directory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-d", "--directory", type=Path, help="folder of the experiment; default: this folder")
 
 
+def check_home() -> None:
+    """Raise UserError if this user has no home folder: libraries fail without one when they are imported."""
+    try:
+        Path.home()
+    except RuntimeError:
+        raise UserError("this user has no home folder; set HOME to a folder that can be written.") from None
+
+
 def enter(arguments: argparse.Namespace) -> None:
     """Change to the folder of -d, with paths of --configfile made absolute. Raises UserError for an absent folder."""
+    check_home()
     if arguments.directory is None:
         return
     if getattr(arguments, "configfile", None):

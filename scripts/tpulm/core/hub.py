@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tpulm.core.errors import UserError, first_line
+from tpulm.core.errors import UserError, causes, first_line
 
 # Patterns of the files of a tokenizer that transformers saved; none of them is a pickle.
 TOKENIZER = ["*.json", "*.jinja", "*.model", "*.txt"]
@@ -41,20 +41,46 @@ def fetch(address: str, revision: str | None, source: str, patterns: list[str] |
 
 
 def not_fetched(source: str, error: Exception) -> UserError:
-    """Return the UserError that says why a download failed, and what helps, by the answer of its hub."""
-    from huggingface_hub import errors
-
-    answers: dict[type[Exception], str] = {
-        errors.GatedRepoError: "which asks for terms to be accepted: accept them on its page, and set HF_TOKEN",
-        errors.RevisionNotFoundError: "which its hub does not have at this revision",
-        errors.RepositoryNotFoundError: "which its hub does not have, or does not show: HF_TOKEN opens what is private",
-    }
-    causes = [cause for cause in (error, error.__cause__, error.__context__) if cause]
-    for kind, answer in answers.items():
-        if any(isinstance(cause, kind) for cause in causes):
-            return UserError(f"{source}, {answer}.")
+    """Return the UserError that says why a download failed, and what helps."""
+    if answer := answer_of(error):
+        return UserError(f"{source}, {answer}.")
     return UserError(
         f"{source}, which could not be downloaded ({type(error).__name__}: {first_line(error)}); it needs the network "
         "or a copy in the cache and, where it is not public or asks for terms, accepted terms and HF_TOKEN, or "
         "KAGGLE_USERNAME and KAGGLE_KEY."
     )
+
+
+# What helps where a hub answers with a status of HTTP, as the end of a sentence.
+ANSWERS = {
+    401: "whose hub does not accept the token: set another HF_TOKEN, or KAGGLE_USERNAME and KAGGLE_KEY",
+    403: "which its hub does not let you read: accept the terms on its page, and set HF_TOKEN, or KAGGLE_USERNAME and "
+    "KAGGLE_KEY, of an account that may read it",
+    404: "which its hub does not have, or does not show: check the name; HF_TOKEN opens what is private",
+    429: "whose hub had too many requests: wait some minutes, and run again; HF_TOKEN allows more of them",
+}
+
+
+def answer_of(error: Exception) -> str | None:
+    """Return why a hub did not send something, and what helps, as the end of a sentence; None if it is not known."""
+    from huggingface_hub import constants, errors
+
+    for cause in causes(error):
+        if isinstance(cause, errors.GatedRepoError):
+            return "which asks for terms to be accepted: accept them on its page, and set HF_TOKEN"
+        if isinstance(cause, errors.RevisionNotFoundError):
+            return "which its hub does not have at this revision"
+        if isinstance(cause, errors.RepositoryNotFoundError):
+            return ANSWERS[404]
+        missing = isinstance(cause, errors.EntryNotFoundError)
+        if isinstance(cause, errors.OfflineModeIsEnabled) or (missing and constants.HF_HUB_OFFLINE):
+            return "which is not in the cache, while HF_HUB_OFFLINE forbids downloads: unset it, and run again"
+        if isinstance(cause, OSError) and cause.errno and isinstance(cause.filename, str):
+            folder = "HF_HOME, or KAGGLEHUB_CACHE, can name another folder"
+            return f"which cannot be kept in the cache ({cause.strerror}: {cause.filename}); {folder}"
+        status = getattr(getattr(cause, "response", None), "status_code", 0)
+        if status >= 500:
+            return f"whose hub is out of order (status {status}): run again later"
+        if status in ANSWERS and not missing:
+            return ANSWERS[status]
+    return None

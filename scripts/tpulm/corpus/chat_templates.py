@@ -64,24 +64,31 @@ def find_chat_template(
     texts, place = {os.path.basename(file): text_of(file) for file in files}, f"{where}: {value}"
     try:
         config = json.loads(texts.get("tokenizer_config.json", "{}"))
+        template = texts.get("chat_template.jinja", config.get("chat_template"))
+        if isinstance(template, list):  # several templates, each with a name
+            template = {entry["name"]: entry["template"] for entry in template}.get("default")
+        added = (config.get("added_tokens_decoder") or {}).values()
+        special = [str(token["content"]) for token in added if token.get("special")]
+        record = template_record(place, template, config, special if config else None)
     except ValueError as error:
         raise UserError(f"{place}/tokenizer_config.json is not valid JSON: {error}.") from None
-    template = texts.get("chat_template.jinja", config.get("chat_template"))
-    if isinstance(template, list):  # several templates, each with a name
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    except (AttributeError, LookupError, TypeError, RecursionError):
+        raise UserError(
+            f"{place}/tokenizer_config.json does not describe a tokenizer; allowed: the file as transformers writes it."
+        ) from None
     if otherwise and not isinstance(template, str):
         return find_chat_template(where, otherwise, None, [])
     if not isinstance(template, str):
         raise UserError(f"{place} has no chat template in {' or '.join(CHAT_TEMPLATE_FILES)}.")
-    added = config.get("added_tokens_decoder", {}).values()
-    special = [token["content"] for token in added if token.get("special")]
-    return template_record(place, template, config, special if config else None)
+    return record
 
 
 def template_record(where: str, template: str, config: dict, special: list[str] | None) -> dict:
     """Return a template and its tokens as `ChatTemplate` takes them; config  of the tokenizer."""
     tokens = {name: config.get(name) for name in ("bos_token", "eos_token")}
     plain = {name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items()}
+    if not all(token is None or isinstance(token, str) for token in plain.values()):
+        raise TypeError("a token is no text")
     return {"where": where, "template": template, "special": special, **plain}
 
 

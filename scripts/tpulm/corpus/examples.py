@@ -170,8 +170,8 @@ def labels_of(where: str, splits: Mapping[str, list[Example]], predict: str) -> 
 
 
 def integral(label: str) -> bool:
-    """Return whether a label is a whole number."""
-    return label.removeprefix("-").isdecimal()
+    """Return whether a label is a whole number, of no more digits than Python reads."""
+    return label.removeprefix("-").isdecimal() and len(label) < 1000
 
 
 LABELS = {CLASS: pa.int32(), NUMBER: pa.float64()}

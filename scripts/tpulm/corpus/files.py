@@ -22,13 +22,18 @@ from fsspec.utils import read_block
 
 from tpulm.core import bucket
 from tpulm.core.errors import UserError, first_line
-from tpulm.core.hub import named_source, not_fetched
+from tpulm.core.files import DEEPEST, depth
+from tpulm.core.hub import answer_of, named_source, not_fetched
 from tpulm.corpus.rows import Documents, Form
-from tpulm.corpus.sources import Part, divisible, format_of, packed, reading
+from tpulm.corpus.sources import ALLOWED, Part, divisible, format_of, packed, reading
 
 CHARACTERS = 4 << 20  # that are read at once
 CONTROL = re.compile("[\0-\x08\x0b\x0e-\x1f\x7f-\x9f]")  # control characters, but for white space
 CONTROL_BYTES = re.compile(rb"[\0-\x08\x0b\x0e-\x1f\x7f]|\xc2[\x80-\x9f]")  # the same in UTF-8
+POINTER = "version https://git-lfs.github.com/spec/"
+# Formats by the first bytes of a file.
+OTHERS = {b"PK\3\4": "ZIP", b"\x1f\x8b": "gzip", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "Zstandard", b"BZh": "bzip2",
+          b"7z\xbc\xaf": "7-Zip", b"%PDF": "PDF", b"PAR1": "Parquet"}  # fmt: skip
 MOST_CONTROL = 1e-3  # share of the characters of a text
 
 
@@ -169,7 +174,7 @@ def read_file(file: str, sample_by: str, form: Form, piece: Piece) -> Documents:
     elif kind == "jsonl" or is_json_lines(file):
         yield from json_lines_documents(file, form, piece)
     else:
-        rows = json.loads(read_whole_text(file))
+        rows = parsed(file, read_whole_text(file))
         rows = rows if isinstance(rows, list) else [rows]
         yield [form.document_of(f"{file}, entry {number}", row) for number, row in enumerate(rows, start=1)]
 
@@ -219,12 +224,19 @@ def read_parquet(file: str, form: Form) -> Documents:
             yield form.documents(file, [batch[column].to_pylist() for column in form.columns])
 
 
+def parsed(place: object, text: str) -> Any:
+    """Return the value of a JSON text, from a place for messages. Raises UserError if it is nested too deeply."""
+    if depth(text) > DEEPEST:
+        raise UserError(f"{place} is nested too deeply; allowed: JSON with at most {DEEPEST} levels.")
+    return json.loads(text)
+
+
 def is_json_lines(file: str) -> bool:
     """Return whether the first line of a JSON file is a whole object, as in JSON Lines."""
     for batch in read_lines(file):
         try:
-            return isinstance(json.loads(batch[0]), dict)
-        except ValueError:
+            return isinstance(parsed(file, batch[0]), dict)
+        except (ValueError, UserError):
             return False
     return False
 
@@ -242,8 +254,8 @@ def json_lines_documents(file: str, form: Form, piece: Piece) -> Documents:
             if text.strip():
                 place = Line(file, piece, line)
                 try:
-                    row = json.loads(text)
-                except (ValueError, RecursionError) as error:
+                    row = parsed(place, text)
+                except ValueError as error:
                     raise UserError(f"{place}, is not valid JSON: {first_line(error)}.") from None
                 documents.append(form.document_of(place, row))
         yield documents
@@ -267,6 +279,9 @@ def mistake(file: str, error: Exception) -> UserError:
     if isinstance(error, OSError) and error.strerror and not isinstance(error, gzip.BadGzipFile):
         return UserError(f"{file} cannot be read: {error.strerror}.")
     kind = format_of(file)
+    with bucket.opened(file) as data:
+        if data.read(len(POINTER)) == POINTER.encode():
+            return UserError(f"{file} is a pointer of Git LFS, not the file; `git lfs pull` fetches the file.")
     try:
         with opened(file) as lines:
             for number, line in enumerate(lines, start=1):  # noqa: B007 (used where decoding fails)
@@ -298,7 +313,9 @@ def line_of_open_quote(file: str) -> int:
 
 
 def plain_text(file: str, text: str) -> str:
-    """Return `text`. Raises UserError for too many control characters, such as those of UTF-16 read as UTF-8."""
+    """Return `text`. Raises UserError for too many control characters, and for a pointer of Git LFS."""
+    if text.startswith(POINTER):
+        raise UserError(f"{file} is a pointer of Git LFS, not the text; `git lfs pull` fetches the text.")
     share = len(CONTROL.findall(text)) / max(2000, len(text))
     if share <= MOST_CONTROL:
         return text
@@ -318,7 +335,10 @@ def plain_text(file: str, text: str) -> str:
 def converting(file: str, utf8: bool) -> str:
     """Return a part of a sentence that says how to convert a file; utf8  whether its bytes are UTF-8."""
     with opened(file) as data:
-        name = encoding_of(data.read(CHARACTERS), utf8)
+        content = data.read(CHARACTERS)
+    if other := next((name for first, name in OTHERS.items() if content.startswith(first)), ""):
+        return f"its content is {other}; allowed: a name that ends as its format does, of {ALLOWED}"
+    name = encoding_of(content, utf8)
     if not name:
         return "to convert text in another encoding: `iconv -f ENCODING -t UTF-8`, with a name of `iconv -l`"
     command, source = f"iconv -f {name} -t UTF-8", shlex.quote(file)
@@ -378,22 +398,35 @@ def load_hub(where: str, recipe: dict, form: Form) -> "Dataset":
         loaded = datasets.load_dataset(
             recipe["dataset"], recipe.get("name"), split=expression, revision=recipe.get("revision")
         )
-    except RuntimeError as error:
-        if "scripts are no longer supported" not in str(error):
-            raise
-        raise UserError(
-            f"{where}.dataset is {recipe['dataset']}, which is a script ({str(error).rsplit(' ', 1)[1]}); "
-            "allowed: a dataset of data files."
-        ) from error
-    except (OSError, datasets.exceptions.DatasetsError) as error:
-        raise not_fetched(named_source(f"{where}.dataset", recipe["dataset"], recipe.get("revision")), error) from error
-    except ValueError as error:
+    except Exception as error:  # whatever the library raises, and what it reads files with
+        if "scripts are no longer supported" in str(error):
+            raise UserError(
+                f"{where}.dataset is {recipe['dataset']}, which is a script ({str(error).rsplit(' ', 1)[1]}); "
+                "allowed: a dataset of data files."
+            ) from error
+        if not isinstance(error, ValueError) or isinstance(error, OSError):
+            raise not_loaded(where, recipe, error) from error
         raise UserError(
             f"{where}: {recipe['dataset']} does not have this data (name {recipe.get('name') or 'not set'}, "
             f"splits.{split} {expression}): {first_line(error)}."
         ) from error
     form.check(recipe["dataset"], loaded.column_names)
     return loaded
+
+
+def not_loaded(where: str, recipe: Mapping, error: Exception) -> UserError:
+    """Return the UserError that says why a dataset could not be loaded, and what helps."""
+    source = named_source(f"{where}.dataset", recipe["dataset"], recipe.get("revision"))
+    if os.path.isdir(recipe["dataset"]):
+        reason = first_line(error.__cause__ if isinstance(error.__cause__, Exception) else error)
+        return UserError(f"{source}, which cannot be read ({reason}); allowed: a dataset that `datasets` loads.")
+    import huggingface_hub
+
+    try:  # `datasets` drops the answer of the hub
+        huggingface_hub.HfApi().dataset_info(recipe["dataset"], revision=recipe.get("revision"))
+    except Exception as answer:
+        error = answer if answer_of(answer) else error
+    return not_fetched(source, error)
 
 
 def read_hub(dataset: "Dataset", name: str, form: Form) -> Documents:

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tpulm.core.errors import UserError
-from tpulm.core.hub import not_fetched
-from tpulm.corpus.files import import_datasets, load_hub, read_files, read_hub
+from tpulm.corpus.files import import_datasets, load_hub, not_loaded, read_files, read_hub
 from tpulm.corpus.rows import Form, encodable
 from tpulm.evaluation.material import Item, Passage
 
@@ -57,5 +56,5 @@ def configurations(where: str, recipe: Mapping) -> list[str]:
     datasets = import_datasets()
     try:
         return datasets.get_dataset_config_names(recipe["dataset"], revision=recipe.get("revision"))
-    except (OSError, RuntimeError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise not_fetched(f"{where}.dataset is {recipe['dataset']}", error) from error
+    except Exception as error:  # as in `load_hub`
+        raise not_loaded(where, recipe, error) from error

@@ -11,12 +11,12 @@ import base64
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpulm.core import bucket, job_record, ledger
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, causes
 from tpulm.core.files import files_of, sha256, write_json
 from tpulm.specs.artifacts import CARD, MANIFEST
 
@@ -160,7 +160,7 @@ def commit_files(api: "HfApi", recipe: Mapping, files: Mapping[str, Path], remov
 
 def reason(error: BaseException) -> tuple[bool, str]:
     """Return whether an error of the hub may be temporary, and a sentence on it. Raises any other error."""
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
     from requests.exceptions import ChunkedEncodingError, ConnectionError, Timeout
 
     for cause in causes(error):
@@ -170,18 +170,13 @@ def reason(error: BaseException) -> tuple[bool, str]:
                 refusal = "does not accept" if status == 401 else "does not give write access to"
                 return False, f"the hub {refusal} the token in HF_TOKEN (HTTP {status})."
             return status in TEMPORARY, f"the hub answers {status}: {in_a_line(cause)}"
+        if isinstance(cause, OfflineModeIsEnabled):
+            return False, "HF_HUB_OFFLINE forbids requests to the hub; unset it, and run again."
         if isinstance(cause, ConnectionError | Timeout | ChunkedEncodingError):
             return True, f"the hub cannot be reached: {in_a_line(cause)}"
     if isinstance(error, ValueError) and not isinstance(error, UserError):
         return False, in_a_line(error)
     raise error
-
-
-def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and its chain of causes."""
-    while error:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def in_a_line(error: BaseException) -> str:

@@ -31,6 +31,8 @@ ROLES = {
 REQUIRED = ("cls_token", "sep_token", "pad_token", "mask_token")
 # transformers' mark for "no limit of length".
 NO_LIMIT = int(1e30)
+LARGEST_VOCABULARY = 10_000_000  # rows of an embedding
+PROBE = "A text, with 2 signs: é."  # that a tokenizer must encode
 # Pieces and words that are shown as examples, their largest length, and the largest number of tokens that is counted.
 EXAMPLES, LONGEST, WORD_TOKENS = 40, 60, 12
 
@@ -240,10 +242,19 @@ def write_tokenizer(folder: Path, targets: Sequence[str], source: str, required:
         raise UserError(f"{source}, an empty folder; allowed: a folder with tokenizer.json.")
     # AutoTokenizer needs the type of the model, which is not in tokenizer.json.
     bare = not any((folder / file).exists() for file in ("config.json", TOKENIZER_FILES["config"]))
-    kind = PreTrainedTokenizerFast if bare else AutoTokenizer
     try:
-        tokenizer = kind.from_pretrained(str(folder), use_fast=True, trust_remote_code=False)
-    except Exception as error:  # the libraries raise OSError, ValueError, KeyError and plain Exception alike
+        config = folder / TOKENIZER_FILES["config"]
+        settings = read_json(config) if config.exists() else {}
+        extra = settings.get("extra_special_tokens")
+        # transformers 5 has another name for the class, and a list where transformers 4 has a mapping.
+        plain = bare or settings.get("tokenizer_class") == "TokenizersBackend"
+        renamed = {"extra_special_tokens": {}, "additional_special_tokens": extra} if isinstance(extra, list) else {}
+        kind = PreTrainedTokenizerFast if plain else AutoTokenizer
+        tokenizer = kind.from_pretrained(str(folder), use_fast=True, trust_remote_code=False, **renamed)
+        tokenizer.decode(tokenizer(PROBE)["input_ids"])
+    except BaseException as error:  # the libraries raise OSError, ValueError, KeyError and plain Exception alike
+        if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):  # that of Rust
+            raise
         reason = first_line(error).partition(". ")[0]  # a list of all models can follow
         raise UserError(
             f"{source}, which cannot be loaded ({reason}); allowed: a folder with tokenizer.json, or a name on the "
@@ -253,7 +264,9 @@ def write_tokenizer(folder: Path, targets: Sequence[str], source: str, required:
         raise UserError(f"{source}, which requires custom code (auto_map); {NO_CODE}.")
     if not tokenizer.is_fast:
         raise UserError(f"{source}, which has no tokenizer.json; allowed: a tokenizer with this file.")
-    missing = [role for role in required if getattr(tokenizer, role) is None]
+    if (size := vocabulary_size(tokenizer.backend_tokenizer)) > LARGEST_VOCABULARY:
+        raise UserError(f"{source}, which has the id {size - 1}; allowed: ids below {LARGEST_VOCABULARY}.")
+    missing = [role for role in required if not getattr(tokenizer, role)]
     if missing:
         raise UserError(f"{source}, which has no {missing[0]}; allowed: a tokenizer with {', '.join(required)}.")
     # transformers writes both into tokenizer.json, but documents are packed whole.
@@ -263,6 +276,10 @@ def write_tokenizer(folder: Path, targets: Sequence[str], source: str, required:
     tokenizer.init_kwargs.pop("name_or_path", None)
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer.save_pretrained(scratch)
+        try:
+            load(f"{scratch}/{TOKENIZER_FILES['tokenizer']}")
+        except Exception as error:  # whatever the library raises
+            raise UserError(f"{source}, which cannot be loaded when it is saved ({first_line(error)}).") from None
         for file, target in zip(TOKENIZER_FILES.values(), targets, strict=True):
             write_json(target, read_json(f"{scratch}/{file}"))
     return len(tokenizer)
