@@ -33,7 +33,7 @@ from worker import Ended, Worker
 HERE = Path(__file__).parent
 ROUNDS, WARM = 5, 3  # steps that compile and fill the pipeline
 HEAD = """# Steps measured by benchmarks/tpu.py, which writes this file. The keys are those of measured_steps.yaml.
-# `use` is fitted or outside: whether `make bench-plan` fits the factors of plans to a row. It stays when you measure again.
+# `use` is fitted or outside: whether `make bench-plan` fits the factors of plans to a row. You may change it.
 # planned: lower bound and estimate in seconds, bytes for each device; peak_bytes: in use on the first device.
 """
 WITHOUT = "to try this without one: python benchmarks/tpu.py --tiny --output FILE"

@@ -83,7 +83,9 @@ def test_gpus_are_of_each_host():
     assert parse_gpu("a100_80gb:16") == ("a100_80gb", 16) and not is_tpu("a100_80gb:16")
 
 
-@pytest.mark.parametrize("name", ["v7-8", "v7x-8", "tpu7-8", "v5e", "v5e-", "v5e-0", "v5e-08", "v5e-100000", "h100:4", "xv5e-8", ""])
+@pytest.mark.parametrize(
+    "name", ["v7x-8", "tpu7-8", "v5e", "v5e-", "v5e-0", "v5e-08", "v5e-100000", "h100:4", "xv5e-8", ""]
+)
 def test_other_names_are_no_slices(name):
     assert not is_tpu(name)
     for function in (topology, slice_hosts, cloud_tpu_type, parse_tpu):
@@ -91,7 +93,7 @@ def test_other_names_are_no_slices(name):
             function(name)
 
 
-@pytest.mark.parametrize("name", ["v5e-2", "v5e-12", "v5e-512", "v3-1", "v3-2", "v3-9", "v3-1024", "v4-2", "v4-16384", "tpu7x-2"])
+@pytest.mark.parametrize("name", ["v5e-2", "v5e-12", "v5e-512", "v3-1", "v3-2", "v3-9", "v3-1024", "v4-2", "tpu7x-2"])
 def test_slices_without_a_known_shape(name):
     with pytest.raises(UserError, match=f'^"{name}" .* shape.*{name[:2]}'):
         topology(name)

@@ -60,8 +60,8 @@ def check_accelerator(run: str, accelerator: str, hosts: int, found: int | None 
             )
         if TPUS[parse_tpu(accelerator)[0]].runtime is None:
             raise UserError(
-                f"resources.accelerator is {accelerator}, which Cloud TPU's API does not have; allowed: profiles/gke, or "
-                "another TPU."
+                f"resources.accelerator is {accelerator}, which Cloud TPU's API does not have; allowed: another TPU, "
+                "or profiles/gke."
             )
         check_hosts(hosts, accelerator, [found or slice_hosts(accelerator)])
     except UserError as error:

@@ -28,8 +28,8 @@ LARGEST_SLICES = {2: 256, 3: 4096}  # chips of the largest slice with a compact 
 class Tpu:
     """A TPU version: published peaks of one chip, and how its slices are shaped and named.
 
-    The figures are Google's (docs.cloud.google.com/tpu/docs, the page of each version). By default, TPUs multiply float32
-    matrices in bfloat16, too.
+    The figures are Google's (docs.cloud.google.com/tpu/docs, the page of each version). By default, TPUs multiply
+    float32 matrices in bfloat16, too.
 
     flops              peak bfloat16 operations per second
     hbm                bytes of memory
@@ -80,8 +80,8 @@ TPUS = {
     "v5p": Tpu(
         459e12, 95 * GIB, 2765e9, 600e9, 1, "cores", 3, (4,), runtime="v2-alpha-tpuv5", gke_nodes="tpu-v5p-slice"
     ),
-    # Links and HBM by tpu/docs/v6e as it is now, and tpu/docs/tpu7x: 800 GB/s in both directions, 1,638 GB/s. Its earlier
-    # versions had 3,584 Gbit/s in one direction, and 1,640 GB/s.
+    # By tpu/docs/v6e as it is now, and tpu/docs/tpu7x: HBM 1,638 GB/s, links 800 GB/s in both directions. Before,
+    # tpu/docs/v6e had 1,640 GB/s, and 3,584 Gbit/s in one direction.
     "v6e": Tpu(
         918e12, 32 * GIB, 1638e9, 400e9, 1, "chips", 2, (1, 4, 8), runtime="v2-alpha-tpuv6e",
         gke_nodes="tpu-v6e-slice",

@@ -21,8 +21,8 @@ FACTORS = (COMPUTE, MEMORY, LINKS)
 # for those with five steps or more; "all" for the others.
 ERRORS = {"all": 0.29}
 
-# Number of measured steps by TPU version: of other programs, to which FACTORS are fitted and with which the estimates are
-# compared besides; of this workflow.
+# Number of measured steps by TPU version: of other programs, to which FACTORS are fitted; of others, with which the
+# estimates are compared; of this workflow.
 MEASURED = {
     "v2": (1, 0, 0), "v3": (4, 0, 0), "v4": (1, 0, 0), "v5e": (2, 0, 0), "v5p": (1, 1, 0), "v6e": (0, 2, 0),
 }  # fmt: skip
