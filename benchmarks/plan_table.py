@@ -296,7 +296,7 @@ def main() -> None:
     wanted = {name: row for name, row in rows().items() if name in arguments.rows or not arguments.rows}
     if arguments.what == "compile":
         for name, row in wanted.items():
-            if "program" not in row:
+            if "run" in row or "decoder" in row:
                 compile_row(name, row, arguments.texts)
     else:
         write_table()
