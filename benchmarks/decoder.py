@@ -13,8 +13,7 @@ class Decoder:
     gated     whether the feed-forward has a gate (SwiGLU), or ReLU
     parallel  whether attention and feed-forward read the same normalised input
     tied      whether the head is the table of embeddings
-    remat     full, minimal (the results of all projections are kept), or offload (inputs of layers and the results of
-              the attention's projections are kept in the memory of the host)
+    remat     what is kept for the backward pass, see decoder_step.KEPT
     batch     records of each device
     """
 

@@ -18,7 +18,15 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 QKV, PROJECTIONS = ("query", "key", "value"), ("query", "key", "value", "out", "mlp_in", "mlp_gate", "mlp_out")
-SAVED = {"full": (), "minimal": PROJECTIONS}  # by MaxText's names of its policies
+# What is kept on the device and in the memory of the host, beside the inputs of layers, by names of `Decoder.remat`.
+KEPT = {
+    "full": ((), ()),
+    "minimal": (PROJECTIONS, ()),
+    "attention": ((*QKV, "context"), ()),
+    "offload": ((), ("input", *QKV, "out")),
+    "offload-qkv": ((), ("input", *QKV)),
+    "offload-context": ((), ("context", "mlp_out")),
+}
 
 
 def normed(x: jax.Array, scale: jax.Array) -> jax.Array:
@@ -42,7 +50,9 @@ def attention_of(model: Decoder, mesh: Mesh):
     block = min(model.block, model.length)
     sizes = dict.fromkeys(("block_q", "block_kv", "block_q_dkv", "block_kv_dkv", "block_q_dq", "block_kv_dq"), block)
     mask = masks.MultiHeadMask([masks.CausalMask((model.length, model.length))] * (model.heads // mesh.shape["tensor"]))
-    kernel = splash.make_splash_mha(mask, block_sizes=splash.BlockSizes(**sizes), head_shards=1, q_seq_shards=1)
+    kernel = splash.make_splash_mha(
+        mask, block_sizes=splash.BlockSizes(**sizes), head_shards=1, q_seq_shards=1, residual_checkpoint_name="context"
+    )
     spec = P("fsdp", "tensor", None, None)
 
     @partial(jax.shard_map, mesh=mesh, in_specs=(spec, spec, spec), out_specs=spec, check_vma=False)
@@ -81,14 +91,11 @@ def train_step_of(model: Decoder, mesh: Mesh):
             inner = jax.nn.relu(inner)
         return activations(x + added + checkpoint_name(inner @ w["mlp_out"], "mlp_out")), None
 
-    if model.remat == "offload":
-        kept = ["input", "query", "key", "value", "out"]
-        policy = jax.checkpoint_policies.save_and_offload_only_these_names(
-            names_which_can_be_saved=[], names_which_can_be_offloaded=kept, offload_src="device",
-            offload_dst="pinned_host",
-        )  # fmt: skip
-    else:
-        policy = jax.checkpoint_policies.save_only_these_names(*SAVED[model.remat])
+    on_device, on_host = KEPT[model.remat]
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=on_device, names_which_can_be_offloaded=on_host, offload_src="device",
+        offload_dst="pinned_host",
+    )  # fmt: skip
     layer = jax.checkpoint(layer, policy=policy, prevent_cse=False)
     outside = ("embeddings", "last_norm", "head")
 

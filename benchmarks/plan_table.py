@@ -174,32 +174,34 @@ def fit(programs: dict[str, dict], table: dict[str, dict], names: list[str]) -> 
 
 
 def compare() -> tuple[tuple[float, ...], dict[str, float], list[dict]]:
-    """Return the factors, the errors of an estimate, and a comparison of each row.
+    """Return the factors, the errors of an estimate, and a comparison of each row that has been compiled.
 
-    A version with ENOUGH rows has an error of its own; "all" is for the others.
+    A version with ENOUGH fitted and held-out rows has an error of its own; "all" is for the others.
 
-    Each: measured, lower_bound, estimated with all rows, and left_out, estimated with factors that were fitted
-    without the row; rows that are not fitted have no left_out.
+    Each: name, use (fitted, held-out or outside), measured, lower_bound, bound_by, and estimated with factors that were
+    not fitted to the row.
     """
     table, programs = rows(), steps()
-    fitted = [name for name in programs if table[name]["fit"]]
+    fitted = [name for name in programs if use_of(table[name]) == "fitted"]
     factors = fit(programs, table, fitted)
     found = []
     for name, program in programs.items():
-        slice_, row = topology(table[name]["slice"]), table[name]
-        here = step_estimate(program, slice_, factors=factors)
-        line = {"name": name, "measured": measured(row), "lower_bound": here["lower_bound_seconds"]}
-        line |= {"estimated": here["estimated_seconds"], "bound_by": here["bound_by"], "left_out": None}
-        if name in fitted:
-            others = fit(programs, table, [other for other in fitted if other != name])
-            line["left_out"] = step_estimate(program, slice_, factors=others)["estimated_seconds"]
-            line["left_out_factors"] = others
-        found.append(line)
+        row = table[name]
+        own = fit(programs, table, [other for other in fitted if other != name]) if name in fitted else factors
+        here = step_estimate(program, topology(row["slice"]), factors=own)
+        line = {"name": name, "use": use_of(row), "measured": measured(row)}
+        line |= {"lower_bound": here["lower_bound_seconds"], "estimated": here["estimated_seconds"]}
+        found.append(line | {"bound_by": here["bound_by"], "off": here["estimated_seconds"] / line["measured"] - 1})
     over = defaultdict(list)
-    for line in (line for line in found if line["left_out"]):
+    for line in (line for line in found if line["use"] != "outside"):
         for group in ("all", version_of(table[line["name"]])):
-            over[group].append(math.ceil(100 * (line["measured"] / line["left_out"] - 1)) / 100)
+            over[group].append(math.ceil(100 * (line["measured"] / line["estimated"] - 1)) / 100)
     return factors, {group: max(own) for group, own in over.items() if len(own) >= ENOUGH or group == "all"}, found
+
+
+def use_of(row: dict) -> str:
+    """Return fitted, held-out or outside."""
+    return row["use"].split(",")[0]
 
 
 def version_of(row: dict) -> str:
@@ -207,10 +209,19 @@ def version_of(row: dict) -> str:
     return parse_tpu(row["slice"])[0]
 
 
+def numbers() -> dict[str, tuple[int, int, int]]:
+    """Return the numbers of compiled rows by TPU version, see `estimate.MEASURED`."""
+    table, found = rows(), {}
+    for name in steps():
+        kind = 2 if table[name]["source"] == "benchmarks/tpu.py" else int(use_of(table[name]) != "fitted")
+        found.setdefault(version_of(table[name]), [0, 0, 0])[kind] += 1
+    return {version: tuple(counts) for version, counts in found.items()}
+
+
 def without_version() -> dict[str, float]:
     """Return how far estimates are off, at most, with all rows of a TPU version left out of the fit, by version."""
     table, programs = rows(), steps()
-    fitted = [name for name in programs if table[name]["fit"]]
+    fitted = [name for name in programs if use_of(table[name]) == "fitted"]
     found: dict[str, float] = {}
     for version in sorted({version_of(table[name]) for name in fitted}):
         out = [name for name in fitted if version_of(table[name]) == version]
@@ -228,30 +239,35 @@ def without_version() -> dict[str, float]:
 def write_table() -> None:
     """Write the comparison as Markdown, and print the factors."""
     factors, errors, found = compare()
-    table = rows()
+    table, compared = rows(), {line["name"]: line for line in found}
     lines = [
         f"Factors: {factors[0]:.2f} of the peak of arithmetic, {factors[1]:.2f} of HBM, {factors[2]:.2f} of the links. "
         f"A step may take {errors['all']:.0%} longer than estimated.",
         "",
-        "| step | slice | measured, ms | at least | estimated | left out of the fit | off by | source |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
+        "| step | slice | use | measured, ms | at least | estimated | off by | source |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | --- |",
     ]
-    for line in found:
-        row = table[line["name"]]
-        left, best = line["left_out"], line["left_out"] or line["estimated"]
-        off = best / line["measured"] - 1
-        miss = " (miss)" if abs(off) > TOLERANCE and left else ""
-        cells = [f"{1e3 * line[key]:,.1f}" for key in ("measured", "lower_bound", "estimated")]
-        cells += [f"{1e3 * left:,.1f}" if left else "not fitted", f"{off:+.0%}{miss}"]
-        lines.append(f"| {row['title']} | {row['slice']} | {' | '.join(cells)} | [{source(row)}]({row['source']}) |")
-    worst = ", ".join(f"{version} {off:+.0%}" for version, off in without_version().items())
-    lines += ["", f"Off by at most, with all rows of a version left out of the fit: {worst}."]
+    for name, row in table.items():
+        cells, line = [f"{1e3 * measured(row):,.1f}", "not compiled", "", ""], compared.get(name)
+        if line:
+            miss = " (miss)" if abs(line["off"]) > TOLERANCE and line["use"] != "outside" else ""
+            cells = [f"{1e3 * line[key]:,.1f}" for key in ("measured", "lower_bound", "estimated")]
+            cells.append(f"{line['off']:+.0%}{miss}")
+        cells = [row["title"], row["slice"], row["use"], *cells, f"[{source(row)}]({row['source']})"]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "| version | fitted | held-out | outside | fitted without the version |"]
+    lines += ["| --- | ---: | ---: | ---: | ---: |"]
+    unseen = without_version()
+    for version in dict.fromkeys(version_of(row) for row in table.values()):
+        here = [line for line in found if version_of(table[line["name"]]) == version]
+        off = [[line["off"] for line in here if line["use"] == use] for use in ("fitted", "held-out", "outside")]
+        cells = [f"{len(own)}: {max(own, key=abs):+.0%}" if own else "" for own in off]
+        lines.append(f"| {version} | {' | '.join(cells)} | {f'{unseen[version]:+.0%}' if version in unseen else ''} |")
     import data  # it needs the tests' environment, which is not on a TPU
 
     data.write(lines, TABLE, "make bench-plan")
     print("\n".join(lines))
-    for line in found:
-        print(line)
+    print(f"for estimate.py: FACTORS {factors}, ERRORS {errors}, MEASURED {numbers()}")
 
 
 def source(row: dict) -> str:
@@ -261,6 +277,7 @@ def source(row: dict) -> str:
         "keras-hub": "keras-hub 1491",
         "ai.google": "tutorial",
         "tpu-recipes": "tpu-recipes",
+        "colabtools": "tutorial on Colab",
         "benchmarks/tpu.py": "measured here",
     }
     return next(
@@ -279,7 +296,7 @@ def main() -> None:
     wanted = {name: row for name, row in rows().items() if name in arguments.rows or not arguments.rows}
     if arguments.what == "compile":
         for name, row in wanted.items():
-            if "program" not in row:
+            if "run" in row or "decoder" in row:
                 compile_row(name, row, arguments.texts)
     else:
         write_table()

@@ -7,7 +7,7 @@ Two steps, on a slice of any size: RoBERTa-base as pre-training has it (512 toke
 LoRA of Gemma 2B (512 tokens, 4 records for each device), with weights that are drawn, so nothing is downloaded. Each
 trains in a process of its own, in five rounds, after its compilation; then it is planned in another one, as `snakemake
 plan` does, without the TPU. The rows are written to benchmarks/results/tpu_steps.yaml, with which `make bench-plan`
-shows them in its table, and fits to those with `fit: true`, which is yours to set.
+shows them in its table, and fits the factors of plans to those with `use: fitted`.
 
 Of a slice with several hosts, start it on each, at about the same time, with --hosts, --number (of this host, from 0)
 and --coordinator (address of host 0 and a free port). Only host 0 writes.
@@ -33,7 +33,7 @@ from worker import Ended, Worker
 HERE = Path(__file__).parent
 ROUNDS, WARM = 5, 3  # steps that compile and fill the pipeline
 HEAD = """# Steps measured by benchmarks/tpu.py, which writes this file. The keys are those of measured_steps.yaml.
-# With `fit: true`, `make bench-plan` fits the factors of plans to a row, too; it stays when you measure again.
+# `use` is fitted or outside: whether `make bench-plan` fits the factors of plans to a row. You may change it.
 # planned: lower bound and estimate in seconds, bytes for each device; peak_bytes: in use on the first device.
 """
 WITHOUT = "to try this without one: python benchmarks/tpu.py --tiny --output FILE"
@@ -106,7 +106,7 @@ def row_of(run: dict, name: str, found: dict, kept: dict) -> dict:
         "spread": [round(of(found["seconds"]), 6) for of in (min, max)],
         "device": f"{found['devices']} x {found['device']}",
         "peak_bytes": found["peak_bytes"],
-        "fit": kept.get("fit", False),
+        "use": kept.get("use", "fitted"),
         "source": "benchmarks/tpu.py",
         "stands_for": "",
         "run": {"stage": run["stage"], "recipe": run["recipe"]},

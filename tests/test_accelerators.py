@@ -47,6 +47,8 @@ SLICES = {
     "v6e-1": (1, 1, 1, "1x1", "v6e-1", "tpu:v6e:1"),
     "v6e-8": (8, 1, 8, "2x4", "v6e-8", "tpu:v6e:8"),
     "v6e-32": (32, 8, 32, "4x8", "v6e-32", "tpu:v6e:4"),
+    "tpu7x-8": (4, 1, 8, "2x2x1", "tpu7x-8", "tpu:tpu7x:8"),
+    "tpu7x-128": (64, 16, 128, "4x4x4", "tpu7x-128", "tpu:tpu7x:8"),
 }
 
 
@@ -71,7 +73,7 @@ def test_what_the_compiler_is_told_of_a_slice():
 
 def test_every_version_is_held_against_googles_pages():
     assert {name.split("-")[0] for name in SLICES} == set(TPUS)
-    runtimes = {"v5e": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": "v2-alpha-tpuv6e"}
+    runtimes = {"v5e": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": "v2-alpha-tpuv6e", "tpu7x": None}
     assert {name: tpu.runtime for name, tpu in TPUS.items()} == dict.fromkeys(TPUS, "tpu-ubuntu2204-base") | runtimes
 
 
@@ -81,7 +83,9 @@ def test_gpus_are_of_each_host():
     assert parse_gpu("a100_80gb:16") == ("a100_80gb", 16) and not is_tpu("a100_80gb:16")
 
 
-@pytest.mark.parametrize("name", ["v7-8", "v5e", "v5e-", "v5e-0", "v5e-08", "v5e-100000", "h100:4", "xv5e-8", ""])
+@pytest.mark.parametrize(
+    "name", ["v7x-8", "tpu7-8", "v5e", "v5e-", "v5e-0", "v5e-08", "v5e-100000", "h100:4", "xv5e-8", ""]
+)
 def test_other_names_are_no_slices(name):
     assert not is_tpu(name)
     for function in (topology, slice_hosts, cloud_tpu_type, parse_tpu):
@@ -89,7 +93,7 @@ def test_other_names_are_no_slices(name):
             function(name)
 
 
-@pytest.mark.parametrize("name", ["v5e-2", "v5e-12", "v5e-512", "v3-1", "v3-2", "v3-9", "v3-1024", "v4-2", "v4-16384"])
+@pytest.mark.parametrize("name", ["v5e-2", "v5e-12", "v5e-512", "v3-1", "v3-2", "v3-9", "v3-1024", "v4-2", "tpu7x-2"])
 def test_slices_without_a_known_shape(name):
     with pytest.raises(UserError, match=f'^"{name}" .* shape.*{name[:2]}'):
         topology(name)
@@ -137,6 +141,8 @@ def test_a_job_is_called_by_its_run_or_its_rule():
         ("v4-8", 1, 4, "TPU v4", True),
         ("v5e-16", 4, 16, "TPU v5 lite", True),
         ("v5e-16", 4, 4, "TPU v5 lite", False),
+        ("tpu7x-8", 1, 8, "TPU7x", True),
+        ("tpu7x-8", 1, 4, "TPU7x", False),
         ("a100_80gb:8", 2, 16, "NVIDIA A100-SXM4-80GB", True),
         ("a100_80gb:1", 1, 1, "NVIDIA A100-SXM4-40GB", False),
         ("v100:1", 1, 1, "Tesla V100S-PCIE-32GB", True),
@@ -173,7 +179,8 @@ def test_devices_are_those_of_the_request(monkeypatch, requested, hosts, number,
         ("0x0063", "", "TPU v5 lite"),
         ("0x0063", "v3-8", "TPU v5 lite"),
         ("0x0062", "v5p-8", "TPU v5"),
-        ("0x0076", "v5p-8", "TPU of another version"),
+        ("0x0076", "", "TPU7x"),
+        ("0x0056", "v5p-8", "TPU of another version"),
     ],
 )
 def test_tensorflow_names_a_tpu_by_its_pci_device(tmp_path, device, requested, name):

@@ -87,6 +87,10 @@ WRONG = [
         for key, name in ((TINY, "v5e-7"), (SMALL, "v6e-512"), (PYTHON, "v5p-25"))
     ),
     ({f"{PYTHON}.resources.accelerator": "v9-8"}, f'{PYTHON}.resources.accelerator is "v9-8"', "v5e-8", "h100:4"),
+    (
+        TENSORFLOW | {f"{TINY}.resources.accelerator": "tpu7x-8"},
+        f"{TINY}.resources.accelerator is tpu7x-8", "TensorFlow", "backend: jax",
+    ),
     ({"prompts.fill_mask": ["no mask"]}, 'prompts.fill_mask[0] is "no mask"', "[MASK] 0 times"),
     # texts
     ({"corpus": {"held_out": {}}}, "corpus needs one of source ", "sources"),

@@ -20,6 +20,7 @@ from tpulm.planning.work import flops, hbm_bytes
 compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not to be had here")
 unit = pytest.mark.unit
 ROOT = Path(__file__).parents[1]
+USES = ("fitted", "held-out")
 V5E = topology("v5e-8")
 EIGHT = [[x, y, 0] for y in range(4) for x in range(2)]  # chips of v5e:2x4
 
@@ -356,12 +357,13 @@ def test_the_factors_are_those_that_fit_the_measured_steps():
     module = table()
     rows = module.rows()
     factors, errors, found = module.compare()
-    assert factors == estimate.FACTORS and errors == estimate.ERRORS
+    assert factors == estimate.FACTORS and errors == estimate.ERRORS and module.numbers() == estimate.MEASURED
     assert [line["name"] for line in found] == list(module.steps())
     for line in found:
         assert 0 < line["lower_bound"] <= line["measured"], line
         assert line["lower_bound"] <= line["estimated"], line
-    assert sum(bool(rows[line["name"]]["fit"]) for line in found) >= 6
+    models = {use: {rows[line["name"]]["title"].split(",")[0] for line in found if line["use"] == use} for use in USES}
+    assert len(models["fitted"]) >= 6 and models["held-out"] and not models["fitted"] & models["held-out"]
     assert max(map(abs, module.without_version().values())) < module.TOLERANCE  # versions that no factor has seen
 
 

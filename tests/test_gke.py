@@ -41,6 +41,8 @@ TPU, GPU = "google.com/tpu", "nvidia.com/gpu"
         ("v3-32", 4, TPU, 4, "tpu-v3-slice", "4x4"),
         ("v4-16", 2, TPU, 4, "tpu-v4-podslice", "2x2x2"),
         ("v5p-64", 8, TPU, 4, "tpu-v5p-slice", "2x4x4"),
+        ("tpu7x-8", 1, TPU, 4, "tpu7x", "2x2x1"),
+        ("tpu7x-128", 16, TPU, 4, "tpu7x", "4x4x4"),
         ("h100:4", 1, GPU, 4, "nvidia-h100-80gb", None),
     ],
 )
@@ -58,7 +60,7 @@ def test_what_a_pod_asks_for(accelerator, hosts, resource, count, name, topology
 @pytest.mark.parametrize(
     ("accelerator", "hosts", "said"),
     [
-        ("v2-8", 1, "resources.accelerator is v2-8, .*; allowed: v3, v4, v5e, v5p, v6e"),
+        ("v2-8", 1, "resources.accelerator is v2-8, .*; allowed: v3, v4, v5e, v5p, v6e, tpu7x"),
         ("gtx:1", 1, "resources.accelerator is gtx:1, .*; allowed: t4, v100, l4, a100"),
         ("v5e-12", 3, '"v5e-12" .* allowed for v5e: 1, 4, 8, 16, '),
         ("v5e-16", 1, "resources.hosts is 1, but v5e-16 .*; allowed: 4"),

@@ -369,7 +369,7 @@ def test_what_was_interrupted_counts(tmp_path, monkeypatch):
 def test_devices_are_known_by_kind_and_number():
     for kind, number, name in (
         ("TPU v3", 8, "v3-8"), ("TPU v4", 4, "v4-8"), ("TPU v5 lite", 8, "v5e-8"), ("TPU v5", 4, "v5p-8"),
-        ("TPU v6 lite", 8, "v6e-8"), ("CPU", 1, None),
+        ("TPU v6 lite", 8, "v6e-8"), ("TPU7x", 8, "tpu7x-8"), ("CPU", 1, None),
     ):  # fmt: skip
         assert accelerators.slice_named(kind, number) == name
     assert [accelerators.mean_watts(name, 8) for name in ("TPU v3", "cpu")] == [880, None]

@@ -57,7 +57,7 @@ def test_the_shipped_configs(fresh):
     assert published["cost"]["flops"] == pytest.approx(1.14e12, rel=0.05)
     assert published["cost"]["bytes"] == pytest.approx(15.9e9, rel=0.05)
     assert published["lower_bound_seconds"] == pytest.approx(35e-3, rel=0.05) and published["bound_by"] == "memory"
-    assert published["estimated_seconds"] == pytest.approx(64e-3, rel=0.05)  # as keras-hub measured it
+    assert published["estimated_seconds"] == pytest.approx(64e-3, rel=0.1)  # as keras-hub measured it
     assert published["tokens_per_second"] == pytest.approx(256 / published["estimated_seconds"])
     # 8.5e9 parameters, four FLOPs each for a token: forward, and back through weights that are not trained.
     assert published["model_flops_per_step"] == pytest.approx(4 * 8.54e9 * 256, rel=0.02)
@@ -337,6 +337,7 @@ def read(workflow, stage, run):
 @compiler
 def test_every_run_has_a_plan(planned):
     printed = (planned / "plan.txt").read_text()
+    assert printed.count(" measured steps of other programs on v5e") == 1 and "; none of this workflow." in printed
     base, lora, jax = read(planned, "base", "small"), read(planned, "finetune", "python"), read(planned, "mlm", "jax")
     for plan in (base, lora, jax):
         assert plan["planned"] and plan["memory"]["fits"] and plan["sentence"] is None

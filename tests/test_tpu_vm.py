@@ -434,6 +434,8 @@ def test_hosts_that_do_not_fit_the_slice_are_refused_before_there_is_one(hosts, 
     assert asked(hosts=allowed)["hosts"] == allowed
     assert asked(run_hosts=allowed)["hosts"] == 1  # an evaluation
     assert slice_hosts(accelerator) == hosts_there(accelerator.replace("v5e", "v5litepod"))
+    with pytest.raises(UserError, match=r"^finetune\.runs\.x_1 .*is tpu7x-8, which Cloud TPU's API does not have; "):
+        jobs.request(PROPERTIES | {"resources": RESOURCES | {"accelerator": "tpu7x-8"}})
 
 
 def test_hosts_that_google_counts_differently_are_refused_too(tmp_path, monkeypatch):

@@ -7,7 +7,8 @@ output           JSON: planned; task (of a model on one); reason (if not planned
                  (variables that are not sharded, and why), attention (implementation, and why not a kernel),
                  program_sha256 (of the lowered step), memory (bytes per device), cost (per device and step: FLOPs,
                  bytes across HBM, bytes sent by kind, uncounted), seconds (per step, at each peak), bound_by,
-                 lower_bound_seconds, estimated_seconds, estimate_error (possible excess, as a share); from the estimate
+                 lower_bound_seconds, estimated_seconds, estimate_error (possible excess, as a share), basis (on which
+                 measured steps the estimate rests); from the estimate
                  tokens_per_second, model_flops_utilisation, hours, cost_of_run; price_per_hour, advice, alternatives
                  (memory and times of each change)
 params.recipe    recipe of the run, without steps for a run on TensorFlow that has no plan; keys of earlier stages that

@@ -12,7 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
-from tpulm.core.accelerators import check_hosts, is_tpu, job_name, run_hosts, slice_hosts
+from tpulm.core.accelerators import TPUS, check_hosts, is_tpu, job_name, parse_tpu, run_hosts, slice_hosts
 from tpulm.core.errors import UserError
 
 from tpu_vm.state import say
@@ -57,6 +57,11 @@ def check_accelerator(run: str, accelerator: str, hosts: int, found: int | None 
         if not is_tpu(accelerator):
             raise UserError(
                 f"resources.accelerator is {accelerator}; allowed: TPU slices such as v5e-8, or another profile."
+            )
+        if TPUS[parse_tpu(accelerator)[0]].runtime is None:
+            raise UserError(
+                f"resources.accelerator is {accelerator}, which Cloud TPU's API does not have; allowed: another TPU, "
+                "or profiles/gke."
             )
         check_hosts(hosts, accelerator, [found or slice_hosts(accelerator)])
     except UserError as error:

@@ -14,7 +14,7 @@ from tpulm.config.publications import check_publish
 from tpulm.config.record_sets import check_records_elsewhere
 from tpulm.config.report import check_published
 from tpulm.config.tasks import check_tasks, unused_positions
-from tpulm.core.accelerators import check_slice, is_tpu, topology
+from tpulm.core.accelerators import TPUS, check_slice, is_tpu, parse_tpu, topology
 from tpulm.core.errors import UserError, describe
 from tpulm.core.secrets import find_secret
 from tpulm.core.user_files import check_file
@@ -356,6 +356,11 @@ def check_training(where: str, recipe: dict) -> None:
             check_slice(accelerator)
         except UserError as error:
             raise UserError(f"{where}.resources.accelerator: {error}") from None
+        if recipe.get("backend") == "tensorflow" and not TPUS[parse_tpu(accelerator)[0]].tensorflow:
+            raise UserError(
+                f"{where}.resources.accelerator is {accelerator}, which TensorFlow does not support; allowed: backend: "
+                "jax, or another TPU."
+            )
     if optimizer["name"] == "lion" and not optimizer["beta_1"]:
         raise UserError(f"{where}.optimizer.beta_1 is 0; allowed with name: lion: more than 0, less than 1.")
     steps, every, schedule = recipe["steps"], recipe["checkpoint_every"], recipe["schedule"]

@@ -28,8 +28,8 @@ LARGEST_SLICES = {2: 256, 3: 4096}  # chips of the largest slice with a compact 
 class Tpu:
     """A TPU version: published peaks of one chip, and how its slices are shaped and named.
 
-    The figures are Google's (cloud.google.com/tpu/docs, the page of each version). By default, TPUs multiply float32
-    matrices in bfloat16, too.
+    The figures are Google's (docs.cloud.google.com/tpu/docs, the page of each version). By default, TPUs multiply
+    float32 matrices in bfloat16, too.
 
     flops              peak bfloat16 operations per second
     hbm                bytes of memory
@@ -39,10 +39,11 @@ class Tpu:
     counts             unit of the number in a slice's name: "chips", or "cores", of which a chip has two
     dimensions         of the mesh of chips
     single_host_chips  possible numbers of chips of a slice on one host
-    runtime            image of Cloud TPU VMs with this version, for JAX and PyTorch
+    runtime            image of Cloud TPU VMs with this version, for JAX and PyTorch; None if there are no such VMs
     cloud_name         version in Cloud TPU's accelerator types; None if it is the same as here
     gke_nodes          value of the label gke-tpu-accelerator on GKE; None if GKE does not have this version
     gke_single_host    value of the label for a slice on one host; None if it is the same
+    tensorflow         whether TensorFlow supports this version
     compiler_options   options that the compiler needs for this version
     """
 
@@ -54,10 +55,11 @@ class Tpu:
     counts: str
     dimensions: int
     single_host_chips: tuple[int, ...]
-    runtime: str = "tpu-ubuntu2204-base"
+    runtime: str | None = "tpu-ubuntu2204-base"
     cloud_name: str | None = None
     gke_nodes: str | None = None
     gke_single_host: str | None = None
+    tensorflow: bool = True
     compiler_options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -78,9 +80,15 @@ TPUS = {
     "v5p": Tpu(
         459e12, 95 * GIB, 2765e9, 600e9, 1, "cores", 3, (4,), runtime="v2-alpha-tpuv5", gke_nodes="tpu-v5p-slice"
     ),
+    # By tpu/docs/v6e as it is now, and tpu/docs/tpu7x: HBM 1,638 GB/s, links 800 GB/s in both directions. Before,
+    # tpu/docs/v6e had 1,640 GB/s, and 3,584 Gbit/s in one direction.
     "v6e": Tpu(
-        918e12, 32 * GIB, 1640e9, 448e9, 1, "chips", 2, (1, 4, 8), runtime="v2-alpha-tpuv6e",
+        918e12, 32 * GIB, 1638e9, 400e9, 1, "chips", 2, (1, 4, 8), runtime="v2-alpha-tpuv6e",
         gke_nodes="tpu-v6e-slice",
+    ),
+    # Named as on Google Cloud and in xpk. Each of the two cores of a chip is a device, with half of its memory.
+    "tpu7x": Tpu(
+        2307e12, 192 * GIB, 7380e9, 600e9, 2, "cores", 3, (4,), runtime=None, gke_nodes="tpu7x", tensorflow=False
     ),
 }  # fmt: skip
 # GPUs on GKE, by the kinds that a config may name: cloud.google.com/kubernetes-engine/docs/concepts/gpus
@@ -103,7 +111,7 @@ GPU_MEMORY = {
 # TPU versions by JAX's names of their devices.
 JAX_TPUS = {
     "TPU v2": "v2", "TPU v3": "v3", "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p",
-    "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU v6e": "v6e",
+    "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "tpu7x",
 }  # fmt: skip
 # Peak bfloat16 operations per second of GPUs, matrices without sparsity (nvidia.com, the data sheet of each; float16
 # without bfloat16), by parts of their names; the first match counts.
@@ -122,7 +130,7 @@ ANY_DEVICES = "TPULM_ANY_DEVICES"
 IDLE_MINUTES = 5
 
 # The form of `resources.accelerator`. A test compares the pattern in schemas/config.schema.yaml with this one.
-TPU_PATTERN = f"v({'|'.join(version.removeprefix('v') for version in TPUS)})-[1-9][0-9]{{0,4}}"
+TPU_PATTERN = f"({'|'.join(TPUS)})-[1-9][0-9]{{0,4}}"
 GPU_PATTERN = "[a-z][a-z0-9_.]{0,31}:[1-9][0-9]?"
 ACCELERATOR_PATTERN = rf"^({TPU_PATTERN}|{GPU_PATTERN})\Z"
 

@@ -15,7 +15,7 @@ GOOGLE = "0x1ae0"  # PCI vendor, of network adapters, too
 # TPU versions by the PCI devices that JAX takes for TPUs; empty if no config can name them.
 TPUS: dict[str, tuple[str, ...]] = {
     "0x0027": ("v2", "v3"), "0x0056": (), "0x005e": ("v4",), "0x0062": ("v5p",), "0x0063": ("v5e",),
-    "0x006f": ("v6e",), "0x0076": (),
+    "0x006f": ("v6e",), "0x0076": ("tpu7x",),
 }  # fmt: skip
 
 

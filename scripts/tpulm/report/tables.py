@@ -246,7 +246,7 @@ def show(value: object) -> str:
 
 
 def notes_of(plans: Iterable[Mapping]) -> list[str]:
-    """Return notes on plans that do not fit, could not be made, or stand for a step of TensorFlow."""
+    """Return notes on plans that do not fit, could not be made, or stand for a step of TensorFlow, and on estimates."""
     notes = []
     for plan in plans:
         where = plan["recipe"]["where"]
@@ -257,4 +257,6 @@ def notes_of(plans: Iterable[Mapping]) -> list[str]:
             notes.append(plan["sentence"])
         if stands_for_tensorflow(plan):
             notes.append(f"{where} trains on TensorFlow; its plan is of the step on JAX with the same sizes.")
+        if plan.get("basis"):
+            notes.append(plan["basis"])
     return list(dict.fromkeys(notes))
