@@ -499,6 +499,6 @@ def test_a_whole_run_on_a_network_that_fails(trained, server, tmp_path):
     server.put(kept, f"{note}\n".encode() + server.objects(kept)[kept])
     workflow("results/history/mlm/tiny.json", "--cores", "1", "--forcerun", "keep_run", *there)
     assert [run["hash"] for run in json.loads(server.objects(shown)[shown])] == ["0" * 64, run["hash"]]
-    longer = configured(workflow, generation__max_length=25)
+    longer = configured(workflow, generation__max_new_tokens=17)
     stale = jobs(workflow("-n", "--quiet", "rules", *longer, *there).stdout)
     assert stale == {"generate": 1, "write_report": 1, "all": 1, "total": 3}
