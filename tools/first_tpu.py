@@ -88,7 +88,7 @@ def config_for(chips: dict) -> dict:
         masked["jax"] |= {"checkpoint_every": 150, "model": masked["jax"]["model"] | LARGE}
         masked["tensorflow"]["model"] |= LARGE
         base["model"] |= LARGE_BASE
-        config["plan"]["topologies"] = [chips["slice"] or f"v5e-{chips['count']}"]
+        config["plan"]["topologies"] = [chips["slice"]] if chips["slice"] else config["plan"]["topologies"]
     if not find_spec("jax"):
         del masked["jax"], config["base"], config["finetune"], config["prompts"]["generate"]
     # On a TPU, TensorFlow trains in the environment tpu-tensorflow alone, which has no JAX.
