@@ -2,15 +2,12 @@
 
     make first-tpu            or: python tools/first_tpu.py
 
-Models of recipes/small/first-tpu.yaml train over all chips that are found: a masked model and LoRA on a causal model
-with JAX, and a masked model with TensorFlow if this environment has it. A training is killed and resumed, and its bytes
-are compared with those of the unbroken run. Measured steps stand beside their plans. A step that fails is named with
-its log, and the next one begins. The folders experiments/first-tpu and experiments/first-tpu-killed are deleted first.
-first-tpu.json names no path, host or user: attach it to an issue, or add it to the table of plans with `python
-benchmarks/plan_table.py add FILE`.
+It trains the models of recipes/small/first-tpu.yaml over all chips, kills a training, resumes it, compares bytes, and
+sets measured steps beside their plans. A step that fails is named with its log, and the next one begins. The folders
+experiments/first-tpu and experiments/first-tpu-killed are deleted first. first-tpu.json names no path, host or user;
+`python benchmarks/plan_table.py add FILE` adds it to the table of plans.
 """
 
-import contextlib
 import json
 import os
 import platform
@@ -43,9 +40,6 @@ except ModuleNotFoundError as error:
 
 FOLDER, KILLED = Path("experiments/first-tpu"), Path("experiments/first-tpu-killed")
 MASKED, TENSORFLOW, LORA = "mlm/jax", "mlm/tensorflow", "finetune/lora"
-# Sizes on an accelerator, where a step of the recipe would be too short to be measured.
-LARGE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
-LARGE_BASE = {"num_layers": 8, "hidden_dim": 1024, "intermediate_dim": 8192, "head_dim": 128}
 ASK = """
 import json, sys
 sys.path.append("scripts")
@@ -78,17 +72,14 @@ def find_chips() -> dict:
 
 def config_for(chips: dict) -> dict:
     """Return the recipe for these chips, with the runs that this environment can train."""
-    config = read_yaml(ROOT / "recipes/small/first-tpu.yaml")
-    masked, base, lora = config["mlm"]["runs"], config["base"]["small"], config["finetune"]["runs"]["lora"]
-    if chips["platform"] != "cpu":
-        for run, steps in ((masked["jax"], 300), (masked["tensorflow"], 50), (base, 100), (lora, 200)):
-            run |= {"steps": steps, "checkpoint_every": steps, "batch_size": 32 * chips["count"]}
-            run |= {"precision": "mixed_bfloat16", "host_device_count": chips["count"]}
-            run |= {"resources": {"accelerator": chips["slice"]}} if chips["slice"] else {}
-        masked["jax"] |= {"checkpoint_every": 150, "model": masked["jax"]["model"] | LARGE}
-        masked["tensorflow"]["model"] |= LARGE
-        base["model"] |= LARGE_BASE
-        config["plan"]["topologies"] = [chips["slice"]] if chips["slice"] else config["plan"]["topologies"]
+    cpus = chips["platform"] == "cpu"
+    config = read_yaml(ROOT / f"recipes/small/first-tpu{'-on-cpus' if cpus else ''}.yaml")
+    masked = config["mlm"]["runs"]
+    for run in () if cpus else (*masked.values(), config["base"]["small"], config["finetune"]["runs"]["lora"]):
+        run |= {"batch_size": 32 * chips["count"], "host_device_count": chips["count"]}
+        run["resources"] = {"accelerator": chips["slice"]} if chips["slice"] else {}
+    if chips["slice"]:
+        config["plan"]["topologies"] = [chips["slice"]]
     if not find_spec("jax"):
         del masked["jax"], config["base"], config["finetune"], config["prompts"]["generate"]
     # On a TPU, TensorFlow trains in the environment tpu-tensorflow alone, which has no JAX.
@@ -97,16 +88,21 @@ def config_for(chips: dict) -> dict:
     return config
 
 
-def start(name: str, folder: Path, *targets: str, apart: bool = False) -> subprocess.Popen:
-    """Start `snakemake -d FOLDER` with a log of this name; apart  in a process group of its own."""
+def build(name: str, *targets: str, folder: Path = FOLDER, killed: Callable[[], bool] | None = None) -> None:
+    """Run `snakemake -d FOLDER` with a log of this name. Raises UserError if it fails.
+
+    killed  whether to kill it now; it fails if that is never true
+    """
     with open(FOLDER / f"logs/{name}.txt", "w") as log:
         command = [sys.executable, "-m", "snakemake", *targets, "-d", folder]
-        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=apart)
-
-
-def build(name: str, *targets: str, folder: Path = FOLDER) -> None:
-    """Run `snakemake -d FOLDER`. Raises UserError if it fails."""
-    if start(name, folder, *targets).wait():
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        while process.poll() is None and not (killed and killed()):
+            time.sleep(0.01)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    if process.wait() != (-signal.SIGKILL if killed else 0):
         raise UserError(f"the output of snakemake is in {FOLDER}/logs/{name}.txt")
 
 
@@ -161,16 +157,12 @@ class Trial:
         first, last = (f"results/{MASKED}/checkpoints/{step:08d}" for step in (every, 2 * every))
         if MASKED not in self.runs:
             raise UserError("there is no unbroken run to compare with")
-        process, at = start("killed", KILLED, f"{last}/state.json", apart=True), 0
-        try:
-            while process.poll() is None and at <= every:
-                time.sleep(0.01)
-                at = (latest(KILLED / f"logs/{MASKED}/metrics.jsonl") or {"step": 0})["step"]
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        if process.wait() != -signal.SIGKILL:
-            raise UserError(f"it ended before it was killed; the output is in {FOLDER}/logs/killed.txt")
+
+        def trained() -> int:
+            return (latest(KILLED / f"logs/{MASKED}/metrics.jsonl") or {"step": 0})["step"]
+
+        build("killed", f"{last}/state.json", folder=KILLED, killed=lambda: trained() > every)
+        at = trained()
         before = (KILLED / first / "state.json").stat().st_mtime_ns
         build("resumed", f"{last}/state.json", folder=KILLED)
         here, there = fingerprints(FOLDER / last), fingerprints(KILLED / last)
@@ -212,9 +204,9 @@ class Trial:
         cells += [[step["name"], f"{step['seconds']:.0f}", step["said"]] for step in self.steps]
         runs = [["run", "ms a step", "planned", "GiB of a device", "planned", "SHA-256 of the weights"]]
         for run, measured in self.runs.items():
-            planned = measured.get("planned", {"estimated_seconds": None, "bytes": None})
-            figures = [(measured["seconds"], 1e3), (planned["estimated_seconds"], 1e3)]
-            figures += [(measured["peak_bytes"], 1 / GIB), (planned["bytes"], 1 / GIB)]
+            planned = measured.get("planned", {})
+            figures = [(measured["seconds"], 1e3), (planned.get("estimated_seconds"), 1e3)]
+            figures += [(measured["peak_bytes"], 1 / GIB), (planned.get("bytes"), 1 / GIB)]
             shown = [f"{figure * factor:,.2f}" if figure else "not known" for figure, factor in figures]
             runs.append([run, *shown, measured["sha256"]])
         title = f"# First steps on {self.chips['count']} x {self.chips['kind']}"
