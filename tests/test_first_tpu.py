@@ -82,7 +82,7 @@ def trial(tmp_path, monkeypatch):
     end = {"device_memory_bytes": 2**30, "software": {"jax": "0.10.2"}, "accelerators": {"TPU v5 lite": 8}}
     log = "logs/mlm/jax/00000300.log"
     write_record(first_tpu.FOLDER, log, "train_mlm_jax", 0.0, 9.0, outputs=[f"/home/x/{checkpoint}"], **end)
-    plan = PLAN | {"memory": {"total": 2**30}, "stage": "mlm", "recipe": plan_recipe([run])}
+    plan = PLAN | {"planned": True, "memory": {"total": 2**30}, "stage": "mlm", "recipe": plan_recipe([run])}
     write_json(first_tpu.FOLDER / "results/plan/mlm/jax/v5e-8.json", plan)
     found.step("masked model with JAX", found.train, "mlm/jax")
     found.step("plan", found.plan)

@@ -182,6 +182,8 @@ class Trial:
         build("plan", *files.values())
         for run, file in files.items():
             found = read_json(FOLDER / file)
+            if not found["planned"]:
+                raise UserError(f"{run} has no plan: {found['reason']}")
             keys = ("lower_bound_seconds", "estimated_seconds", "bound_by", "program_sha256")
             planned = {key: found[key] for key in keys} | {"slice": self.slice, "bytes": found["memory"]["total"]}
             self.runs[run] |= {"planned": planned, "run": {"stage": found["stage"], "recipe": found["recipe"]}}
