@@ -11,7 +11,7 @@ SETUP = command -v $(or $(PYTHON),python3) >/dev/null || \
 	$(or $(PYTHON),python3) envs/setup.py $(if $(PYTHON),--python $(PYTHON)) $(ENVIRONMENT) $(PROFILE)
 SHELL := /bin/bash
 
-.PHONY: run setup setup-tests lint check test test-all architecture docs bench bench-data bench-vocabularies bench-steps bench-plan pictures lock presets format
+.PHONY: run setup setup-tests lint check test test-all architecture docs first-tpu bench bench-data bench-vocabularies bench-steps bench-plan pictures lock presets format
 
 run: setup
 	@echo "building the example run of config.yaml; Snakemake lists its jobs in a moment"
@@ -84,6 +84,10 @@ bench-plan: setup-tests
 	.venv/bin/python benchmarks/utilisation.py table
 	$(if $(COMPILE),.venv/bin/python benchmarks/recipes.py plan)
 	.venv/bin/python benchmarks/recipes.py table
+
+# On a TPU, a GPU or CPUs: train, kill and resume, plan and measure; writes experiments/first-tpu/first-tpu.md.
+first-tpu: setup
+	@.venv/bin/python tools/first_tpu.py
 
 # The pictures of the documentation, from the example run; needs Chromium.
 pictures: setup-tests

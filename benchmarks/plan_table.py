@@ -1,23 +1,27 @@
 """Hold the model of plans against training steps that others have measured, and fit its factors to them.
 
     python benchmarks/plan_table.py compile [ROW ...] [--texts FOLDER]    what the compiler makes of each row
+    python benchmarks/plan_table.py add first-tpu.json [--source URL]     rows of what `make first-tpu` measured
     python benchmarks/plan_table.py table                                 fit, leave one out, compare
 
 The rows are in measured_steps.yaml, and those that benchmarks/tpu.py measured in results/tpu_steps.yaml. `compile`
 takes a minute or more for each and writes what the model needs of the compiled program to results/steps/ROW.json; with
---texts, the text of the program is kept, compressed, and read again instead of compiled. `table` takes seconds: it
+--texts, the text of the program is kept, compressed, and read again instead of compiled. `add` appends to
+measured_steps.yaml; `compile` the new rows then. `table` takes seconds: it
 writes results/plan_table.md, and prints the factors and the error that
 scripts/tpulm/planning/estimate.py holds.
 """
 
 import argparse
 import gzip
+import io
 import json
 import math
 import os
 import sys
 from collections import defaultdict
 from pathlib import Path
+from textwrap import indent
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
@@ -130,6 +134,45 @@ def compile_row(name: str, row: dict, texts: Path | None) -> None:
     found = total_work(text, slice_, coordinates, attended=0.5 if "decoder" in row else 1.0)
     keep(name, found)
     print(name, found)
+
+
+def add(path: Path, link: str) -> list[str]:
+    """Append the planned runs of a first-tpu.json to measured_steps.yaml, and return the names of their rows.
+
+    link  where the file was published. Exits with a sentence for a file without a TPU
+    """
+    found = json.loads(path.read_text(encoding="utf-8"))
+    chip, before, added = found["chip"], rows(), {}
+    if not chip["slice"]:
+        sys.exit(
+            f"error: {path} is of {chip['count']} x {chip['kind']}; allowed: a file of a TPU, which plans can predict."
+        )
+    for run, figures in found["runs"].items():
+        if "planned" not in figures:
+            continue
+        base = name = f"first-tpu-{run.replace('/', '-')}-{chip['slice']}"
+        number = 1
+        while name in before:
+            number += 1
+            name = f"{base}-{number}"
+        same = next((other for other, row in before.items() if row.get("run") == figures["run"]), None)
+        added[name] = {
+            "title": f"{run} of recipes/small/first-tpu.yaml, {figures['run']['recipe']['batch_size']} records",
+            "slice": chip["slice"],
+            "seconds": figures["seconds"],
+            "peak_bytes": figures["peak_bytes"],
+            "planned": figures["planned"],
+            "fit": False,
+            "source": link,
+            "stands_for": "",
+        } | ({"program": same} if same else {"run": figures["run"]})
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = None, False
+    text = io.StringIO()
+    yaml.dump(added, text)
+    with open(ROWS, "a", encoding="utf-8") as file:
+        file.write("\n" + indent(text.getvalue(), "  "))
+    return list(added)
 
 
 def keep(name: str, found: dict) -> None:
@@ -279,6 +322,8 @@ def source(row: dict) -> str:
         "tpu-recipes": "tpu-recipes",
         "colabtools": "tutorial on Colab",
         "benchmarks/tpu.py": "measured here",
+        "first_tpu": "first-tpu",
+        "issues": "first-tpu",
     }
     return next(
         (name for word, name in (names | {"maxtext": "MaxText", "mintext": "notes"}).items() if word in row["source"]),
@@ -289,12 +334,16 @@ def source(row: dict) -> str:
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["compile", "table"])
-    parser.add_argument("rows", nargs="*")
+    parser.add_argument("what", choices=["compile", "add", "table"])
+    parser.add_argument("rows", nargs="*", help="rows to compile, or files to add")
+    parser.add_argument("--source", default="tools/first_tpu.py", help="where added files were published")
     parser.add_argument("--texts", type=Path)
     arguments = parser.parse_args()
     wanted = {name: row for name, row in rows().items() if name in arguments.rows or not arguments.rows}
-    if arguments.what == "compile":
+    if arguments.what == "add":
+        for path in arguments.rows:
+            print(f"python benchmarks/plan_table.py compile {' '.join(add(Path(path), arguments.source))}")
+    elif arguments.what == "compile":
         for name, row in wanted.items():
             if "run" in row or "decoder" in row:
                 compile_row(name, row, arguments.texts)

@@ -5,7 +5,8 @@
     python3 envs/setup.py tests         # what the tests need, beside it
 
 What was installed before stays, apart from another environment. Without --python it takes the oldest supported Python
-with a working venv that is on PATH. Packages come from the index that pip is set to.
+with a working venv that is on PATH. Without one, it installs uv with the pip or the venv of the Python that is there;
+uv takes, or downloads, the oldest supported Python. Packages come from the index that pip is set to.
 """
 
 import argparse
@@ -26,17 +27,23 @@ REQUIRES = re.search(r'requires-python = ">=3\.(\d+),<3\.(\d+)"', (ENVS.parent /
 SUPPORTED = [f"3.{minor}" for minor in range(int(REQUIRES[1]), int(REQUIRES[2]))]
 # What a Python answers that can make an environment: Debian has venv, and ensurepip, in a package of its own.
 ASK = "import sys; print('%d.%d' % sys.version_info[:2]); import ensurepip, venv"
+INSTALL_UV = ("-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(ENVS / "bootstrap.txt"))
+UV = ENVS.parent / ".venv-uv"  # until .venv has its own
+ASKED = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
 
 
 def version_of(python):
     """Return the version of a program if it is a Python, such as 3.11, and whether it can make environments."""
     path = shutil.which(python)
-    asked = path and subprocess.run([path, "-c", ASK], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    asked = path and subprocess.run([path, "-c", ASK], **ASKED)
     return (asked.stdout.strip(), asked.returncode == 0) if asked else ("", False)
 
 
 def find_python(named):
-    """Return the Python to use, and its version: the one that is named, or the oldest on PATH. Exits without one."""
+    """Return the Python to use, and its version: the one that is named, or the oldest on PATH.
+
+    None, and the version that uv is to find, where uv can be installed. Exits where it cannot.
+    """
     allowed = f"{', '.join(SUPPORTED[:-1])} or {SUPPORTED[-1]}"
     candidates = [named] if named else [f"python{version}" for version in SUPPORTED] + ["python3"]
     found = {python: version_of(python) for python in candidates}
@@ -44,6 +51,8 @@ def find_python(named):
     for version in SUPPORTED:
         if version in working:
             return working[version], version
+    if not named and uv_installer():
+        return None, SUPPORTED[0]
     for python, (version, _) in found.items():
         if version in SUPPORTED:
             sys.exit(f"error: {python} has no working venv; on Debian and Ubuntu: apt-get install python{version}-venv")
@@ -51,9 +60,34 @@ def find_python(named):
         what = f"Python {found[named][0]}" if found[named][0] else "no Python"
         sys.exit(f"error: {named} is {what}; allowed: Python {allowed}.")
     sys.exit(
-        f"error: no Python {allowed} is on this machine. Debian 12 and later and Ubuntu 24.04 and later have one: "
-        "apt-get install python3-venv; or name one: make PYTHON=/path/to/python3"
+        f"error: no Python {allowed} is on this machine, and python3 has neither venv nor pip, which install one; on "
+        "Debian and Ubuntu: apt-get install python3-venv; or name a Python: make PYTHON=/path/to/python3"
     )
+
+
+def uv_installer():
+    """Return how this machine can install uv: "uv", if it is there, "pip", "venv", or None."""
+    if shutil.which("uv"):
+        return "uv"
+    pip = shutil.which("python3") and subprocess.run(["python3", "-m", "pip", "--version"], **ASKED).returncode == 0
+    return "pip" if pip else "venv" if version_of("python3")[1] else None
+
+
+def make_by_uv(folder, version):
+    """Make the environment with a Python that uv finds or downloads, and return uv."""
+    how = uv_installer()
+    if how == "pip":
+        run("python3", *INSTALL_UV, "--upgrade", "--target", str(UV))
+    elif how == "venv":
+        run("python3", "-m", "venv", "--clear", str(UV))
+        run(str(UV / "bin/python"), *INSTALL_UV)
+    uv = "uv" if how == "uv" else str(UV / "bin/uv")
+    if subprocess.run([uv, "venv", "--quiet", "--clear", "--python", version, str(folder)], check=False).returncode:
+        sys.exit(
+            f"error: no Python {version} is on this machine, and uv cannot download one; on Debian and Ubuntu: apt-get "
+            f"install python{version}-venv; or name a Python: make PYTHON=/path/to/python3"
+        )
+    return uv
 
 
 def locks_of(names):
@@ -104,12 +138,16 @@ def main(names, named_python):
         return
     packages = sum(path.read_text().count("==") for path in locks)
     print(f"installing {packages} packages of {' and '.join(wanted)} in .venv; that takes some minutes", flush=True)
-    if before.get("python") != after["python"]:
-        run(python, "-m", "venv", "--clear", str(folder))
     ready.unlink(missing_ok=True)
     own, uv = (str(folder / "bin" / name) for name in ("python", "uv"))
-    run(own, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(ENVS / "bootstrap.txt"))
+    if before.get("python") != after["python"] and python:
+        run(python, "-m", "venv", "--clear", str(folder))
+    elif before.get("python") != after["python"]:
+        uv = make_by_uv(folder, after["python"])
+    if (folder / "bin/pip").exists():  # uv makes environments without it
+        run(own, *INSTALL_UV)
     run(uv, "pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode", "--python", own, *map(str, locks))
+    shutil.rmtree(UV, ignore_errors=True)
     ready.write_text(json.dumps(after) + "\n")
 
 

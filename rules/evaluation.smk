@@ -134,29 +134,3 @@ rule score_causal:
         "../envs/jax.yaml"
     script:
         "../scripts/evaluation/score_causal.py"
-
-
-rule score_responses:
-    """Generate the responses to held-out prompts with a finetuned model and its base model, and compare them."""
-    input:
-        **opening_inputs(by_name(FINETUNE)),
-        tokenizer=lambda w: FINETUNE[w.run].vocabulary.files,
-        material=lambda w: EVALUATED.text_files["finetune-text"],
-    output:
-        scores="<results>/evaluation/responses/finetune/{run}/scores.json",
-        by_item="<results>/evaluation/responses/finetune/{run}/items.parquet",
-        responses="<results>/evaluation/responses/finetune/{run}/responses.json",
-    params:
-        recipe=lambda w: EVALUATED.generation(FINETUNE[w.run]),
-        code=code_digest("evaluation/score_responses", "jax"),
-    log:
-        "<logs>/evaluation/responses/finetune/{run}.log",
-    wildcard_constraints:
-        run=one_of(EVALUATED.generating),
-    threads: config["cpu_threads"]
-    resources:
-        **job_resources(by_name(FINETUNE), "score_responses"),
-    conda:
-        "../envs/jax.yaml"
-    script:
-        "../scripts/evaluation/score_responses.py"

@@ -94,15 +94,27 @@ rule export_finetune:
         "../scripts/finetune/export_finetune.py"
 
 
+# What the base model and the finetuned model respond to held-out prompts; nothing without responses in the text.
+RESPONSES = {
+    name: f"<results>/evaluation/responses/finetune/{{run}}/{file}"
+    for name, file in {"scores": "scores.json", "by_item": "items.parquet", "responses": "responses.json"}.items()
+    if EVALUATED.generating
+}
+
+
 rule generate:
-    """Generate text with the base model and the finetuned model from the same prompts."""
+    """Generate text with the base model and the finetuned model from the same prompts, held-out ones included."""
     input:
         **opening_inputs(by_name(FINETUNE)),
+        tokenizer=lambda w: FINETUNE[w.run].vocabulary.files if RESPONSES else [],
+        material=lambda w: [EVALUATED.text_files["finetune-text"]] if RESPONSES else [],
     output:
-        "<results>/finetune/{run}/generations.json",
+        **RESPONSES,
+        generations="<results>/finetune/{run}/generations.json",
     params:
         recipe=lambda w: FINETUNE[w.run].opening
-        | {"prompts": config["prompts"]["generate"], "sampling": sampling_of(config)},
+        | {"prompts": config["prompts"]["generate"], "sampling": sampling_of(config)}
+        | (EVALUATED.generation(FINETUNE[w.run]) if RESPONSES else {}),
         code=code_digest("finetune/generate", "jax"),
     log:
         "<logs>/finetune/{run}/generate.log",

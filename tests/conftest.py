@@ -360,7 +360,7 @@ finetune:
   text: {max_documents: 300, held_out: {validation: 0.004, test: 0.004}}
   runs:
     python: {steps: 10, checkpoint_every: 5, batch_size: 4, schedule: {shape: linear, warmup_steps: 2}}
-generation: {max_length: 24, samples: 2}
+generation: {max_new_tokens: 16, samples: 2}
 evaluation: {text: {masked_documents: 2}}
 """
 

@@ -31,12 +31,17 @@ FLAGS = {
     "compute tpus queued-resources describe": {"--zone"},
     "compute tpus queued-resources delete": {"--zone", "--force"},
     "compute tpus queued-resources list": {"--zone"},
+    "compute tpus tpu-vm create": {"--accelerator-type", "--spot", "--version", "--zone"},
+    "compute tpus tpu-vm delete": {"--zone"},
     "compute tpus tpu-vm describe": {"--zone"},
     "compute tpus tpu-vm ssh": {"--internal-ip", "--ssh-flag", "--worker", "--zone", "--command"},
 }
 GCLOUD_WIDE = {"--format", "--project", "--quiet"}
 SWITCHES = {"--force", "--internal-ips", "--internal-ip", "--quiet", "--spot"}
-REQUIRED = {"create": {"--zone", "--accelerator-type", "--runtime-version", "--node-id"}}
+REQUIRED = {
+    "queued-resources create": {"--zone", "--accelerator-type", "--runtime-version", "--node-id"},
+    "tpu-vm create": {"--zone", "--accelerator-type", "--version"},
+}
 # Cores or chips of one host, where a slice has several: https://cloud.google.com/tpu/docs, one page for each version.
 PER_HOST = {"v2": 8, "v3": 8, "v4": 8, "v5litepod": 4, "v5p": 8, "v6e": 4}
 QUEUE = ["ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
@@ -145,7 +150,7 @@ def parsed(arguments: list[str]) -> tuple[str, str | None, dict[str, str]]:
             refuse(f"unrecognized arguments: {word}", 2)
         flags[flag] = value
     verb = command.split()[-1]
-    missing = REQUIRED.get(verb, {"--zone"}) - set(flags)
+    missing = REQUIRED.get(command.partition("tpus ")[2], {"--zone"}) - set(flags)
     if missing or len(rest) != (verb != "list"):
         refuse(f"argument {' '.join(missing) or rest}: Must be specified.", 2)
     return command, (rest or [None])[0], flags
@@ -159,14 +164,17 @@ def hosts(accelerator: str) -> int:
 
 
 def create(cloud: Cloud, name: str, flags: dict) -> None:
-    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", name) or name != flags["--node-id"]:
+    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", name) or name != flags.get("--node-id", name):
         refuse(f"INVALID_ARGUMENT: {name} is no name")
     if not re.fullmatch(r"v(2|3|4|5litepod|5p|6e)-[1-9]\d*", flags["--accelerator-type"]):
         refuse(f"INVALID_ARGUMENT: unknown accelerator type {flags['--accelerator-type']}")
     with cloud.resources() as found:
         if name in found:
             refuse(f"ALREADY_EXISTS: Resource '{name}' already exists")
-        found[name] = {"state": QUEUE[0], "accelerator": flags["--accelerator-type"]}
+        at_once = "--version" in flags  # a VM without a queue
+        found[name] = {"state": QUEUE[-1 if at_once else 0], "accelerator": flags["--accelerator-type"]}
+        if at_once:
+            boot(cloud, name, hosts(flags["--accelerator-type"]))
 
 
 def describe(cloud: Cloud, name: str) -> dict:
@@ -280,7 +288,7 @@ def main(arguments: list[str]) -> int:
     if verb == "create":
         create(cloud, name, flags)
     elif verb == "delete":
-        delete(cloud, name, flags)
+        delete(cloud, name, flags | ({"--force": ""} if "tpu-vm" in command else {}))
     elif verb == "list":
         with cloud.resources() as found:
             entries = [{"name": f"projects/p/locations/z/queuedResources/{key}", "state": {"state": value["state"]}}

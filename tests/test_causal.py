@@ -618,7 +618,26 @@ def test_special_tokens_of_a_prompt_are_no_part_of_its_samples(jax_backend):
     (samples,) = generate([prompt])
     for variable, state in zip(generate.sampler.variables, generate.states, strict=True):
         variable.assign(state)
-    assert samples == model.generate(8 * [prompt], max_length=20, strip_prompt=True) and any(samples)
+    assert [found.text for found in samples] == model.generate(8 * [prompt], max_length=20, strip_prompt=True)
+    assert any(found.text for found in samples)
+
+
+def test_limits_of_generated_texts(preset):
+    """A limit of new tokens holds for each prompt; a prompt that leaves no room is refused; what is cut says so."""
+    from tpulm.models.sampling import Generator
+
+    model, prompts = tuned(preset, (1, 1))[0], ["the", "the value of a value of a value"]
+    greedy = {"sampler": "greedy", "samples": 1}
+    few, many = (Generator(model, greedy | {"max_new_tokens": most}, 1) for most in (3, 12))
+    (short,), (second,) = few(prompts)
+    # Each generator keeps its own limit and function, though another one has the model meanwhile.
+    for one, other in zip((short, second), (found for (found,) in many(prompts)), strict=True):
+        assert other.text.startswith(one.text) and len(other.text) > len(one.text) and one.cut
+    assert few(prompts) == [[short], [second]]
+    tokens = len(model.preprocessor.tokenizer(f"the{short.text}")) - len(model.preprocessor.tokenizer("the"))
+    assert tokens == 3 and short.response == short.text.strip()
+    with pytest.raises(UserError, match=r'^the prompt "the value.*generation\.max_length is 5 .*max_new_tokens'):
+        Generator(model, greedy | {"max_length": 5}, 1)(prompts)
 
 
 FORMER_NAME = """

@@ -148,7 +148,7 @@ logits = np.asarray(model({"token_ids": ids, "padding_mask": np.ones_like(ids)})
 likely = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
 scored = likely[np.arange(len(likely)), ids[0, 1:]].tolist()
 recipe = {"sampler": "greedy", "max_length": int(sys.argv[3]), "samples": 1}
-print("RESULT" + json.dumps([Generator(model, recipe, 1)([sys.argv[2]])[0][0], scored]))
+print("RESULT" + json.dumps([Generator(model, recipe, 1)([sys.argv[2]])[0][0].text, scored]))
 """
 
 

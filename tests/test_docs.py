@@ -1,6 +1,7 @@
 """README and the documentation: what they tell a user to paste works, and their links lead somewhere."""
 
 import io
+import json
 import os
 import re
 import shutil
@@ -12,12 +13,13 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from conftest import ROOT, copied
+from conftest import ROOT, Workflow, copied
 from openers import LOCKS
 from ruamel.yaml import YAML
 from tpulm.config.reading import schema
 from tpulm.config.schema import ConfigValidator
 from tpulm.config.sweeps import expand
+from tpulm.core.accelerators import ANY_DEVICES
 
 sys.path.insert(0, str(ROOT / "tools"))
 from architecture import keys  # noqa: E402
@@ -165,3 +167,32 @@ def test_the_quickstart_notebook_runs(tmp_path):
     assert (ran / "report.html").exists() and (ran / "compare/runs.csv").exists()
     assert "learning_rate: 1e-2" in (tmp_path / "workflow/config.yaml").read_text()
     assert "srcdoc=" in (tmp_path / "quickstart.ipynb").read_text()
+
+
+@pytest.mark.long
+def test_the_notebook_of_gemma_runs_on_eight_devices(trained, tmp_path):
+    """With a model of the fixture, and without a network: in place of git and make are scripts."""
+    subprocess.run(["make", ".venv-docs/ready"], check=True, cwd=ROOT)
+    source, commands = Workflow(tmp_path / "source"), tmp_path / "bin"
+    commands.mkdir()
+    venv = Path(sys.executable).parents[1]
+    for name, line in (("git", f"cp -r {source.folder} workflow"), ("make", f"ln -s {venv} .venv")):
+        (commands / name).write_text(f"#!/bin/sh\n{line}\n")
+        (commands / name).chmod(0o755)
+    rows = [{"prompt": f"What is after {number}?", "response": f"It is {number + 1}."} for number in range(300)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "gemma.ipynb").write_bytes((DOCS / "notebooks/gemma-lora.ipynb").read_bytes())
+    settings = {"MODEL": str(trained / "results/base/small/preset"), "DATA": str(tmp_path / "rows.jsonl")}
+    settings |= {"ACCELERATOR": "v5e-8", ANY_DEVICES: "1", "KAGGLE_USERNAME": "x", "KAGGLE_KEY": "x"}
+    environment = os.environ | settings | {"PATH": f"{commands}:{os.environ['PATH']}"}
+    command = [ROOT / ".venv-docs/bin/jupyter", "execute", "--inplace", "--timeout=3600", "gemma.ipynb"]
+    subprocess.run(command, check=True, cwd=tmp_path, env=environment)
+    results = tmp_path / "workflow/experiments/gemma/results"
+    timings = [path.read_text() for path in (results / "finetune/gemma/checkpoints").glob("*/timings.csv")]
+    assert timings and all('""cpu"": 8' in text for text in timings) and (results / "report.html").exists()
+    (tmp_path / "large").mkdir()
+    large = tmp_path / "large/gemma.ipynb"
+    large.write_bytes((DOCS / "notebooks/gemma-lora.ipynb").read_bytes())
+    environment |= {"ACCELERATOR": "v5e-1", "MODEL": "gemma2_instruct_27b_en"}
+    subprocess.run([*command, "--allow-errors"], cwd=large.parent, env=environment)
+    assert "error: no model fits this machine; allowed: " in large.read_text()

@@ -133,6 +133,43 @@ def test_the_oldest_python_that_works_is_taken(monkeypatch, machine, python):
     assert setup.find_python(None) == python
 
 
+@pytest.mark.parametrize(
+    ("pythons", "pip", "made"),
+    [
+        ({"python3": ("3.10", False)}, True, "pip install"),  # as in Ubuntu 22.04 with python3-pip
+        ({"python3": ("3.10", True)}, False, "-m venv"),  # with python3-venv
+        ({"python3": ("3.11", False)}, True, "pip install"),  # uv needs no venv
+        ({"python3": ("3.10", False)}, False, "error: no Python 3.11.*neither venv nor pip.*python3-venv"),
+        ({"python3": ("3.11", False)}, False, "error: python3 has no working venv.*python3.11-venv"),
+    ],
+)
+@pytest.mark.parametrize("downloads", [True, False])
+def test_uv_brings_a_python_where_none_works(monkeypatch, tmp_path, pythons, pip, made, downloads):
+    commands = []
+
+    def ran(command, **options):
+        commands.append(" ".join(map(str, command)))
+        failed = not pip if "--version" in command else not downloads
+        return subprocess.CompletedProcess(command, int(failed), "", "")
+
+    monkeypatch.setattr(setup, "version_of", lambda name: pythons.get(name, ("", False)))
+    monkeypatch.setattr(setup.shutil, "which", lambda name: name if name in pythons else None)
+    monkeypatch.setattr(setup, "run", lambda *command: commands.append(" ".join(map(str, command))))
+    monkeypatch.setattr(setup.subprocess, "run", ran)
+    if made.startswith("error"):
+        with pytest.raises(SystemExit, match=made):
+            setup.find_python(None)
+        return
+    assert setup.find_python(None) == (None, "3.11")
+    if not downloads:
+        with pytest.raises(SystemExit, match="^error: .*uv cannot download.*python3.11-venv"):
+            setup.make_by_uv(tmp_path / ".venv", "3.11")
+        return
+    uv = setup.make_by_uv(tmp_path / ".venv", "3.11")
+    assert any(made in command for command in commands)
+    assert commands[-1] == f"{uv} venv --quiet --clear --python 3.11 {tmp_path / '.venv'}"
+
+
 @pytest.mark.long
 def test_every_installed_file_is_as_its_package_says():
     """Nothing patches what is installed: each file has the hash of the RECORD of its package."""

@@ -477,6 +477,36 @@ def test_a_killed_upload_leaves_nothing_under_its_name(tmp_path, server):
     assert TOKENIZER in found and found == {name: expected[name] for name in found}
 
 
+@pytest.mark.long
+def test_a_new_machine_continues_from_the_bucket(trained, server, tmp_path):
+    """As a spot VM that is gone, and the next one: a clone that is newer than all results, with nothing on its disk."""
+    there = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/spot", "--cores", "1"]
+    last = FIRST.replace("10", "20")
+    first = steady(tmp_path / "first", trained)
+    with open(os.devnull, "w") as nothing:
+        running = first.start(last, *there, output=nothing.fileno())
+    while f"spot/{FIRST}" not in server.objects(f"spot/{FIRST}"):
+        assert running.poll() is None
+        time.sleep(0.2)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    assert not server.objects(f"spot/{last}")
+    before = json.loads(server.get(f"/storage/v1/b/{BUCKET}/o?prefix=spot/results/mlm"))["items"]
+    shutil.rmtree(first.folder)
+    second = steady(tmp_path / "second", trained)
+    for file in second.folder.rglob("*"):
+        os.utime(file)
+    refused = second(last, *there, check=False)
+    assert refused.returncode == 1 and f"gcloud storage rm gs://{BUCKET}/spot/.belongs-to" in refused.stdout
+    server.delete("spot/.belongs-to")
+    printed = second(last, *there).stdout
+    assert re.findall(r"start   (train_mlm\w+ \w+ \d+)", printed) == ["train_mlm_tensorflow tiny 00000020"]
+    after = json.loads(server.get(f"/storage/v1/b/{BUCKET}/o?prefix=spot/results/mlm"))["items"]
+    assert [item for item in after if item in before] == before
+    found, here = stored_results(server, "spot"), local_results(trained)
+    assert last in found and found == {name: here[name] for name in found}
+
+
 @pytest.mark.long  # a quarter of an hour
 def test_a_whole_run_on_a_network_that_fails(trained, server, tmp_path):
     """All stages, and the staleness of late ones."""
@@ -499,6 +529,6 @@ def test_a_whole_run_on_a_network_that_fails(trained, server, tmp_path):
     server.put(kept, f"{note}\n".encode() + server.objects(kept)[kept])
     workflow("results/history/mlm/tiny.json", "--cores", "1", "--forcerun", "keep_run", *there)
     assert [run["hash"] for run in json.loads(server.objects(shown)[shown])] == ["0" * 64, run["hash"]]
-    longer = configured(workflow, generation__max_length=25)
+    longer = configured(workflow, generation__max_new_tokens=17)
     stale = jobs(workflow("-n", "--quiet", "rules", *longer, *there).stdout)
     assert stale == {"generate": 1, "write_report": 1, "all": 1, "total": 3}

@@ -85,6 +85,7 @@ def results(tmp_path) -> Path:
     answers = [{"token_str": "<i>a</i>", "score": 0.04}, {"token_str": "", "score": 0.0012}]
     write(tmp_path, "mlm/one/fill_mask.json", [{"prompt": "say <b>[MASK]</b>", "answers": answers}])
     pairs = [{"prompt": "def ", "before": ["an old word"] * 5, "after": ["a new word </pre>"] * 5}]
+    pairs[0]["cut"] = {"before": 5, "after": 0}
     write(tmp_path, "finetune/two/generations.json", {"sampling": {}, "prompts": pairs})
     return tmp_path
 

@@ -16,7 +16,7 @@ from tpulm.core.files import write_json
 from tpulm.corpus.documents import RESPONSES
 from tpulm.corpus.sources import pair_sources
 from tpulm.evaluation import item_means
-from tpulm.evaluation.exact_match import exact_match, generated, questions_of
+from tpulm.evaluation.exact_match import exact_match, generated, most_tokens, questions_of
 from tpulm.evaluation.item_means import write_scored
 from tpulm.evaluation.material import Item, Passage, draw, read_items, write_items
 from tpulm.evaluation.minimal_pairs import fetch_pairs
@@ -196,11 +196,15 @@ def test_generated_responses_are_right_where_they_are_those_of_the_text():
     items = [Item("finetune-text", "test", "", str(number), (own,)) for number, own in enumerate(passages)]
     found = list(questions_of(items, Tokenizer(), 27, 100))
     assert [tuple(one) for one in found] == [
-        ("0", "1 + 2 =", " 3"), ("1", "2 + 2 = 4 and 2 + 3 =", " 5"), ("2", "2 + 4 =", " 5"),
+        ("0", "1 + 2 =", " 3", True), ("1", "2 + 2 = 4 and 2 + 3 =", " 5", True), ("2", "2 + 4 =", " 5", True),
     ]  # fmt: skip
+    (long,) = questions_of(items[5:6], Tokenizer(), 99, 100)
+    assert (long.prompt, long.is_short) == ("a", False)  # read, and not compared
+    limits = [most_tokens(some, {"max_new_tokens": 50}) for some in ([], found, [*found, long])]
+    assert limits == [34, 34, 50] and most_tokens([long], {"max_length": 9}) == 34
     assert [one.item for one in questions_of(items, Tokenizer(), 27, 7)] == ["0", "2"]  # that fit
     prompts = [one.prompt for one in found]
-    assert generated(lambda batch: [text[:5] for text in batch], prompts, 2) == [prompt[:5] for prompt in prompts]
+    assert generated(lambda batch: [[text[:5]] for text in batch], prompts, 2) == [prompt[:5] for prompt in prompts]
     score, values = exact_match("finetune-text", found, ["", "5", "6"], ["3 ", " 5", "6"])
     assert values == {"0": 1, "1": 1, "2": 0} and score.value == pytest.approx(2 / 3) and score.low is None
     assert score.baselines == pytest.approx({"base model": 1 / 3, "most frequent response": 2 / 3})

@@ -469,8 +469,10 @@ ROWS = [
     *rows_of("trained", "prompts", "generate:python", {"generate": ["class "]}),
     *rows_of(
         "trained", "generation", "generate:python",
-        {"sampler": "greedy", "k": 9, "temperature": 0.7, "max_length": 64, "samples": 4, "seed": 1},
+        {"sampler": "greedy", "k": 9, "temperature": 0.7, "max_new_tokens": 64, "samples": 4, "seed": 1},
     ),
+    ("generation.max_length", "trained", None,
+     {"generation.max_length": 64, "generation.max_new_tokens": DELETE}, "generate:python"),
     *rows_of("trained", "generation", "", {"p": 0.8}),  # top_k does not read it
     *rows_of("posed", "evaluation.harness.own", "read_harness_task:own", {"file": "text/other.yaml"}),
     *rows_of(
@@ -493,7 +495,7 @@ ROWS = [
         {"documents": 100, "characters": 500, "seed": 1},
     ),
     *rows_of("trained", "evaluation.text", "score_mlm:mlm/tiny", {"masked_documents": 9}),
-    *rows_of("answered", "evaluation.text", "score_responses:python", {"responses": 9}),
+    *rows_of("answered", "evaluation.text", "generate:python", {"responses": 9}),
     *rows_of(
         "paired", "evaluation.pairs.sets.mine", "fetch_pairs:mine",
         {"files": ["text/others.jsonl"], "phenomenon": "field"},

@@ -70,17 +70,24 @@ def command(process: int) -> str:
         return ""
 
 
+def cloud_in(folder: Path) -> Cloud:
+    """Return a cloud with a `gcloud` in its folder bin."""
+    cloud = Cloud(folder / "cloud")
+    for name in ("bin", "image/.cache/tpu-vm"):
+        (cloud.folder / name).mkdir(parents=True)
+    program = cloud.folder / "bin/gcloud"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/gcloud_simulator.py "$@"\n')
+    program.chmod(0o755)
+    (cloud.folder / "environment.json").write_text("{}")
+    return cloud
+
+
 class Project:
     """A folder with a workflow, and a cloud of its own."""
 
     def __init__(self, folder: Path, workflow: Path | None = None):
         self.folder, self.steady = workflow or folder / "chain", workflow is not None
-        self.cloud = Cloud(folder / "cloud")
-        for name in ("bin", "image/.cache/tpu-vm"):
-            (self.cloud.folder / name).mkdir(parents=True)
-        program = self.cloud.folder / "bin/gcloud"
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/gcloud_simulator.py "$@"\n')
-        program.chmod(0o755)
+        self.cloud = cloud_in(folder)
         passed = {name: value for name, value in os.environ.items() if name.startswith(forked.READ_ON_IMPORT)}
         (self.cloud.folder / "environment.json").write_text(json.dumps(passed))
         if not workflow:
@@ -653,3 +660,29 @@ def test_training_on_tpu_vms_gives_the_bytes_of_training_here(trained, tmp_path)
                 project.folder / f"results/finetune/{run}/checkpoints/{step}/{file}" for run in ("python", "away")
             )
             assert here.read_bytes() == away.read_bytes(), file
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_loop_of_the_guide_creates_a_vm_until_the_run_is_done(tmp_path, fails):
+    """The first VM is preempted. Where the run itself fails, its VM stays."""
+    cloud = cloud_in(tmp_path)
+    guide = (ROOT / "docs/guides/one-tpu-vm.md").read_text()
+    (tmp_path / "loop.sh").write_text(re.search(r"```bash\n(.*?)```", guide, re.S)[1])
+    tries = f"echo try >> {tmp_path}/tries\necho begins\n[ $(wc -l < {tmp_path}/tries) -gt 1 ] || sleep 1000\n"
+    (tmp_path / "run.sh").write_text(f"{tries}exit {int(fails)}\n")
+    cloud.fault("ssh", preempt="begins")
+    setting = {"NAME": "first", "ZONE": "z", "TYPE": "v5litepod-8", "IMAGE": "v2-alpha-tpuv5-lite", "PAUSE": "0"}
+    setting |= {"CLOUD": str(cloud.folder), "PATH": f"{cloud.folder}/bin:{os.environ['PATH']}"}
+    environment = os.environ | setting
+    done = subprocess.run(["bash", "loop.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == fails, done.stderr
+    assert (tmp_path / "tries").read_text() == "try\ntry\n" and len(cloud.calls("create")) == 2
+    assert cloud.names() == ["first"] * fails
+
+
+def test_the_guide_types_what_google_documents():
+    guide = (ROOT / "docs/guides/one-tpu-vm.md").read_text()
+    commands = re.findall(r"^\$ gcloud (compute tpus .*?)(?: +#.*)?$", guide, re.M)
+    assert len(commands) >= 6
+    for command in commands:
+        parsed(command.split())

@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 try:
     from tpulm.config.finished_models import choose_model, folders_of, models, place_of, sampling_in
+    from tpulm.config.outline import LIMITS
     from tpulm.core.errors import UserError
     from tpulm.core.experiments import add_directory, enter
     from tpulm.core.files import read_json
@@ -32,6 +33,7 @@ except ModuleNotFoundError as error:
     sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
 
 Ask = Callable[[str], list[str]]
+OTHERS = ("samples", "seed")  # keys of the config's generation that the command line may have
 
 
 def masked(folder: Path, prompts: Sequence[str]) -> Ask:
@@ -98,7 +100,7 @@ def causal(folder: Path, adapter: Path | None, sampling: dict) -> Ask:
         model.backbone.enable_lora(**read_json(adapter / "adapter.lora.json"))
         model.backbone.load_lora_weights(str(adapter / "adapter.lora.h5"))
     generate = Generator(model, sampling, 1)
-    return lambda prompt: [f"{prompt}{text}" for text in generate([prompt])[0]]
+    return lambda prompt: [f"{prompt}{found.text}" for found in generate([prompt])[0]]
 
 
 def opened(asked: argparse.Namespace) -> Ask:
@@ -108,10 +110,8 @@ def opened(asked: argparse.Namespace) -> Ask:
     folders = folders_of(stage, name, results, config)
     if stage == "mlm":
         return masked(folders.model, asked.prompt or [])
-    given = {"max_length": asked.max_length, "samples": asked.samples, "seed": asked.seed}
-    sampling = sampling_in(config)
-    sampling |= {key: value for key, value in given.items() if value is not None and key in sampling}
-    return causal(folders.model, folders.adapter, sampling)
+    given = {key: getattr(asked, key) for key in (*LIMITS, *OTHERS) if getattr(asked, key) is not None}
+    return causal(folders.model, folders.adapter, sampling_in(config, given))
 
 
 def main() -> None:
@@ -121,8 +121,12 @@ def main() -> None:
     parser.add_argument("--prompt", action="append", help="run the model on this prompt and exit; repeatable")
     parser.add_argument("--configfile", type=Path, nargs="+", help="as for snakemake")
     parser.add_argument("--results", type=Path, help="where the models are; default: the results of the config")
-    for key in ("max_length", "samples", "seed"):
-        parser.add_argument(f"--{key.replace('_', '-')}", type=int, help=f"instead of generation.{key} of the config")
+    limit = parser.add_mutually_exclusive_group()
+    for group, keys in ((limit, LIMITS), (parser, OTHERS)):
+        for key in keys:
+            group.add_argument(
+                f"--{key.replace('_', '-')}", type=int, help=f"instead of generation.{key} of the config"
+            )
     add_directory(parser)
     asked = parser.parse_args()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpulm.config.outline import sampling_of
+from tpulm.config.outline import LIMITS, sampling_of
 from tpulm.config.reading import complete, read_config
 from tpulm.core.errors import UserError
 from tpulm.core.experiments import CONFIG, directory_option, from_workflow
@@ -153,6 +153,11 @@ def template_of(stage: str, results: Path) -> Path | None:
     return template if template.is_file() else None
 
 
-def sampling_in(config: Mapping) -> dict[str, Any]:
-    """Return the sampling keys of a config, see `sampling_of`; the defaults for an empty config."""
-    return sampling_of(config or complete({"corpus": {"source": "python-docs"}}, "config.yaml"))
+def sampling_in(config: Mapping, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sampling keys of a config, see `sampling_of`; the defaults for an empty config.
+
+    given  keys of generation that take the place of the config's; a limit replaces the other one, too
+    """
+    section = (config or complete({"corpus": {"source": "python-docs"}}, "config.yaml"))["generation"]
+    kept = {key: value for key, value in section.items() if not (key in LIMITS and {*LIMITS} & {*given})}
+    return sampling_of({"generation": {**kept, **given}})

@@ -18,6 +18,8 @@ from tpulm.specs.schedule import segment_schedule
 
 # Keys of a recipe that open a finished causal model.
 OPENING_KEYS = ("seed", "precision", "mesh", "layout", "host_device_count")
+# Keys that limit a generated text, of which a config has at most one, and the default of the first.
+LIMITS, MAX_NEW_TOKENS = ("max_new_tokens", "max_length"), 128
 # Batch size at which a masked model that was not trained here is measured.
 MEASURED_AT_ONCE = 8
 
@@ -428,7 +430,9 @@ def same_origin(first: Mapping, second: Mapping) -> bool:
 
 
 def sampling_of(config: Mapping) -> dict:
-    """Return the keys under generation that its sampler reads."""
-    recipe = config["generation"]
+    """Return the keys under generation that its sampler reads, and a limit."""
+    recipe = dict(config["generation"])
+    if not given_keys(recipe, *LIMITS):
+        recipe["max_new_tokens"] = MAX_NEW_TOKENS
     keys = {"greedy": (), "top_k": ("k", "temperature", "seed"), "top_p": ("p", "temperature", "seed")}
-    return pick(recipe, "sampler", "max_length", "samples", *keys[recipe["sampler"]])
+    return pick(recipe, "sampler", *given_keys(recipe, *LIMITS), "samples", *keys[recipe["sampler"]])

@@ -169,12 +169,19 @@ def record_end(path: Path, outputs: Iterable[object], code: int) -> None:
         "exit": code,
         "cpu_seconds": round(sum(usage.ru_utime + usage.ru_stime for usage in used), 3),
         "memory_bytes": max(peak_memory(), 1024 * used[1].ru_maxrss),
+        "device_memory_bytes": device_memory(),
         "software": software(),
         "accelerators": accelerators(),
     }
     # A failure is said, whether or not there is room to record it.
     with contextlib.suppress(Exception) if code else contextlib.nullcontext():
         ledger.append(path, line)
+
+
+def device_memory() -> int | None:
+    """Return the most memory that the first device has held, in bytes; None where JAX has none in use or cannot say."""
+    jax = sys.modules.get("jax") if IN_USE else None
+    return ((jax and jax.local_devices()[0].memory_stats()) or {}).get("peak_bytes_in_use")
 
 
 def peak_memory() -> int:

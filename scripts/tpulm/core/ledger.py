@@ -7,9 +7,10 @@ there, too, and the working folder has a copy. Only Snakemake's metadata decides
 start  an attempt: time (seconds since 1970), rule, script, wildcards, threads, recipe; code (of the script and each
        module), packages (pinned versions of those that compute), inputs, all by name; host
 note   facts about an attempt: resumed_from_step, repeated_steps, devices (that train), a receipt, ...
-end    time, exit (0 or 1), cpu_seconds (of the job and its processes), memory_bytes (peak of one of them), software
-       (versions of imported packages), accelerators (number by kind), outputs (of each file: bytes, sha256), folders
-       (outputs that are folders). A killed attempt has none.
+end    time, exit (0 or 1), cpu_seconds (of the job and its processes), memory_bytes (peak of one of them),
+       device_memory_bytes (peak of the first device; null where JAX does not tell it), software (versions of imported
+       packages), accelerators (number by kind), outputs (of each file: bytes, sha256), folders (outputs that are
+       folders). A killed attempt has none.
 
 `jobs_of` returns the jobs as dictionaries that JSON can hold, each as it last ran:
 
@@ -210,7 +211,10 @@ def job_of(log: str, attempts: Sequence[Mapping[str, Any]]) -> Job:
     job["outputs"] = {path: facts["sha256"] for path, facts in last.get("outputs", {}).items()}
     job |= {"folders": last.get("folders", [])}
     job |= {key: last.get(key, {}) for key in ("software", "accelerators")}
-    keys = ("exit", "cpu_seconds", "memory_bytes", "resumed_from_step", "repeated_steps", "devices")
+    keys = (
+        *("exit", "cpu_seconds", "memory_bytes", "device_memory_bytes"),
+        *("resumed_from_step", "repeated_steps", "devices"),
+    )
     job["attempts"] = [
         {"start": attempt["began"]}
         | ({"seconds": attempt["ended"] - attempt["began"]} if "ended" in attempt else {})

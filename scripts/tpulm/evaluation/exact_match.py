@@ -1,8 +1,8 @@
 """Score the responses that a finetuned model generates to held-out prompts, by exact match with those of the text."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -12,20 +12,24 @@ from tpulm.specs.artifacts import OF_RESPONSES, TEST
 from tpulm.specs.scores import BASE, RESPONSES
 from tpulm.tokenization.tokenizer import TextTokenizer, completion_mask
 
-LONGEST = 32  # tokens of a response; longer ones are not expected word for word
+LONGEST = 32  # tokens of a short response; longer ones are not expected word for word
 MARKS = 2  # most tokens that mark the ends of a text
 
 
+T = TypeVar("T")
+
+
 class Question(NamedTuple):
-    """An item's name, its prompt, and the text's response to it."""
+    """An item's name, its prompt, and the text's response to it; is_short  whether exact match can be expected."""
 
     item: str
     prompt: str
     response: str
+    is_short: bool
 
 
 def questions_of(items: Sequence[Item], tokenizer: TextTokenizer, characters: int, length: int) -> Iterator[Question]:
-    """Yield a question for each document that ends with a response of at most LONGEST tokens.
+    """Yield a question for each document that ends with a response.
 
     characters  length that documents are cut at; documents that reach it are left out
     length      most tokens of a document
@@ -39,10 +43,9 @@ def questions_of(items: Sequence[Item], tokenizer: TextTokenizer, characters: in
         response = passage.scored[-1]
         (places,) = tokenizer.places([passage.text])
         first, last = span_of(passage, places)
-        short = last - first <= LONGEST and len(places) + MARKS <= length
-        if response[1] == len(passage.text) and first and short:
+        if response[1] == len(passage.text) and first and len(places) + MARKS <= length:
             start = places[first][0]
-            yield Question(item.item, passage.text[:start], passage.text[start:])
+            yield Question(item.item, passage.text[:start], passage.text[start:], last - first <= LONGEST)
 
 
 def span_of(passage: Passage, places: list[tuple[int, int]]) -> tuple[int, int]:
@@ -51,11 +54,17 @@ def span_of(passage: Passage, places: list[tuple[int, int]]) -> tuple[int, int]:
     return (int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0)
 
 
-def generated(generate: Callable[[list[str]], list[str]], prompts: Sequence[str], size: int) -> list[str]:
-    """Return the generated response to each prompt; `generate` gets batches of exactly `size` prompts."""
+def most_tokens(questions: Sequence[Question], sampling: Mapping[str, Any]) -> int:
+    """Return the limit of new tokens: at least that of `sampling` where some responses are long, which are read."""
+    limit = sampling["max_new_tokens" if "max_new_tokens" in sampling else "max_length"]
+    return LONGEST + MARKS if all(question.is_short for question in questions) else max(LONGEST + MARKS, limit)
+
+
+def generated(generate: Callable[[list[str]], list[list[T]]], prompts: Sequence[str], size: int) -> list[T]:
+    """Return the only continuation of each prompt; `generate` gets batches of exactly `size` prompts."""
     filled = [*prompts, *[prompts[-1]] * (-len(prompts) % size)]
     batches = (filled[start : start + size] for start in range(0, len(filled), size))
-    return [text for batch in batches for text in generate(batch)][: len(prompts)]
+    return [found for batch in batches for (found,) in generate(batch)][: len(prompts)]
 
 
 def exact_match(text: str, questions: Sequence[Question], before: Sequence[str], after: Sequence[str]) -> Scored:

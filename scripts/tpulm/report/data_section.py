@@ -158,6 +158,7 @@ def generations(sources: Sources) -> list[dict[str, Any]]:
             "prompts": [
                 {
                     "prompt": item["prompt"],
+                    "cut": item["cut"],
                     "pairs": [marked(*pair) for pair in zip(item["before"], item["after"], strict=True)],
                 }
                 for item in sources.json(file)["prompts"]
@@ -168,14 +169,16 @@ def generations(sources: Sources) -> list[dict[str, Any]]:
 
 
 def responses(sources: Sources) -> list[dict[str, Any]]:
-    """Return responses of each finetuned model to held-out prompts: up to SHOWN wrong ones, then SHOWN right ones."""
+    """Return responses of each finetuned model to held-out prompts: up to SHOWN wrong, right, and long ones."""
     runs = []
     for file in sources.names("evaluation/responses/*/*/responses.json"):
-        rows = sources.json(file)["rows"]
-        right = [row | {"right": True} for row in rows if row["after"] == row["response"]]
-        wrong = [row | {"right": False} for row in rows if row["after"] != row["response"]]
-        shown, name = wrong[:SHOWN] + right[:SHOWN], file.split("/")[3]
-        runs.append({"name": name, "file": file, "rows": shown, "right": len(right), "asked": len(rows)})
+        by_verdict: dict[str, list[dict]] = {}
+        for row in sources.json(file)["rows"]:
+            verdict = "" if "long" in row else "right" if row["after"] == row["response"] else "wrong"
+            by_verdict.setdefault(verdict, []).append(row | {"verdict": verdict})
+        shown = [row for verdict in ("wrong", "right", "") for row in by_verdict.get(verdict, [])[:SHOWN]]
+        right, wrong = (len(by_verdict.get(verdict, [])) for verdict in ("right", "wrong"))
+        runs.append({"name": file.split("/")[3], "file": file, "rows": shown, "right": right, "asked": right + wrong})
     return [run for run in runs if run["rows"]]
 
 

@@ -156,8 +156,7 @@ JOBS: dict[str, Callable[[Model], int]] = {
     "export_transformers": lambda model: converting(model_size(model)),
     # The table as it is stored, in float32, and as it is written; PROCESS has room for a matrix of a block.
     "export_gguf": lambda model: 3 * FLOAT32 * model_size(model).table,
-    "generate": tuned,
-    "score_responses": evaluating,
+    "generate": evaluating,
     "evaluate_finetune": evaluating,
     "run_harness": evaluating,
     # As many tokens at once as the measurements above.
