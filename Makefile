@@ -109,7 +109,7 @@ docs: setup .venv-docs/ready
 lock: setup-tests
 	.venv/bin/python envs/lock.py
 
-# The names of keras-hub's presets, after a change of its version.
+# The names and sizes of keras-hub's presets, after a change of its version.
 presets: setup
 	.venv/bin/python tools/presets.py > schemas/presets.txt.partial
 	@mv schemas/presets.txt.partial schemas/presets.txt

@@ -567,12 +567,13 @@ def test_fetching_says_what_is_wrong(jax_backend, monkeypatch, preset):
     import huggingface_hub
     import keras_hub
     from tpulm.compat.keras_hub import built_in_presets
+    from tpulm.config.model_sizes import preset_parameters
     from tpulm.models.presets import is_keras_preset, locate
 
     assert locate(str(preset), None, "base.x.preset is it") == preset and is_keras_preset(preset)
-    # The config is held against a list of the names; `make presets` writes it.
+    # The config is held against a list of them; `make presets` writes it.
     known = keras_hub.models.CausalLM.presets
-    assert (ROOT / "schemas/presets.txt").read_text().split() == sorted(known)
+    assert preset_parameters() == {name: preset["metadata"]["params"] for name, preset in known.items()}
     assert set(known) <= set(built_in_presets())
 
     def no_network(*arguments, **names):

@@ -1,4 +1,4 @@
-"""Print the names of the causal presets of the installed keras-hub: `make presets` writes schemas/presets.txt."""
+"""Print the causal presets of the installed keras-hub, with their parameters: `make presets` writes schemas/presets.txt."""
 
 import os
 
@@ -6,4 +6,5 @@ os.environ["KERAS_BACKEND"] = "jax"
 
 from keras_hub.models import CausalLM  # noqa: E402
 
-print(*sorted(CausalLM.presets), sep="\n")
+for name, preset in sorted(CausalLM.presets.items()):
+    print(name, preset["metadata"]["params"])

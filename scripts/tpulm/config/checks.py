@@ -7,8 +7,8 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
+from tpulm.config.model_sizes import preset_parameters
 from tpulm.config.outline import Outline, same_origin
 from tpulm.config.publications import check_publish
 from tpulm.config.record_sets import check_records_elsewhere
@@ -24,8 +24,6 @@ from tpulm.specs.masked_sizes import check_heads, sizes_of
 from tpulm.specs.texts import GEMMA, PLAIN, chat_template_files, sources_of, template_fields
 from tpulm.specs.training_step import check_batch_size, check_mesh
 
-# Names of the causal presets of keras-hub, whose import takes seconds. Written by tools/presets.py.
-PRESETS = Path(__file__).parents[3] / "schemas" / "presets.txt"
 NAME_ON_HUB = r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*"
 
 
@@ -277,7 +275,7 @@ def check_preset(where: str, preset: str) -> None:
         if not os.path.isfile(f"{preset}/config.json"):
             raise UserError(f"{where} is {describe(preset)}, which is not a preset folder: it has no config.json.")
     elif not preset.startswith(("hf://", "kaggle://")):
-        names = PRESETS.read_text().split()
+        names = preset_parameters()
         of_hub = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", preset) and not os.path.isdir(preset.partition("/")[0])
         near = [f"hf://{preset}"] if of_hub else difflib.get_close_matches(preset, names, 1)
         if preset not in names:

@@ -4,7 +4,9 @@ Requests for memory and disk follow from it. Nothing is built or downloaded.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.specs.causal_families import FAMILIES, constructor
 from tpulm.specs.masked_sizes import KINDS
-from tpulm.specs.published_models import published
+from tpulm.specs.published_models import MODELS, name_of_preset, published
 
 FLOAT32 = 4
 # Bytes of a stored weight by `precision` or `base_precision`.
@@ -32,6 +34,8 @@ SIZES_OF_TRANSFORMERS = {
     "vocabulary_size": "vocab_size",
 }  # fmt: skip
 BY_HEADS = ("llama", "mistral", "qwen2")
+# The causal presets of keras-hub, whose import takes seconds, with their parameters. Written by tools/presets.py.
+PRESETS = Path(__file__).parents[3] / "schemas" / "presets.txt"
 # Gemma 7B and RoBERTa-large stand for models whose sizes are not known before the download, or whose family is not.
 ASSUMED, ASSUMED_MASKED = "Gemma 7B", "RoBERTa-large"
 UNKNOWN = ("GemmaBackbone", {
@@ -67,7 +71,7 @@ def model_size(model: Model) -> ModelSize:
     """Return the size of a model, or of the one that `assumed` returns."""
     if model.stage != "mlm":
         lora = model.recipe if model.recipe.get("method") == "lora" else None
-        return causal_size(*backbone_of(model.base), lora=lora)
+        return base_size(model.base, lora)
     if model.origin is None:
         return masked_size(model.recipe["model"], model.vocab_size or UNKNOWN_VOCABULARY)
     return masked_size(*(sizes_in_folder(model.origin["pretrained"]) or (UNKNOWN_MASKED, UNKNOWN_VOCABULARY)))
@@ -110,7 +114,36 @@ def backbone_of(base: Mapping) -> tuple[str, Mapping[str, Any]]:
         return family, sizes
     # The folder does not exist, or holds another family.
     except (OSError, UserError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
-        return published(base["preset"]) or UNKNOWN
+        return published(base["preset"]) or similar(counted(base)) or UNKNOWN
+
+
+def base_size(base: Mapping, lora: Mapping | None = None) -> ModelSize:
+    """Return the size of a base model; of a preset whose sizes are not known here, that of `similar` to its parameters.
+
+    lora  rank and targets, where it is tuned with LoRA
+    """
+    backbone = backbone_of(base)
+    size, parameters = causal_size(*backbone, lora=lora), counted(base)
+    return replace(size, parameters=parameters) if parameters and not published(base["preset"]) else size
+
+
+@cache
+def preset_parameters() -> dict[str, int]:
+    """Return the number of parameters of each causal preset of keras-hub by its name."""
+    return {name: int(number) for name, number in map(str.split, PRESETS.read_text().splitlines())}
+
+
+def counted(base: Mapping) -> int | None:
+    """Return the parameters of a base model that is a preset of keras-hub, as this says; None for another one."""
+    preset = base.get("preset", "")
+    return None if (Path(preset) / "config.json").is_file() else preset_parameters().get(name_of_preset(preset) or "")
+
+
+def similar(parameters: int | None) -> tuple[str, dict[str, Any]] | None:
+    """Return class and arguments of the published backbone with the nearest number of parameters."""
+    if not parameters:
+        return None
+    return min(MODELS.values(), key=lambda model: abs(log(causal_size(*model).parameters / parameters)))
 
 
 def backbone_arguments(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -46,6 +46,7 @@ MODELS = {
         "GemmaBackbone",
         sizes(46, 32, 16, 4608, 73_728, 128, query_head_dim_normalize=False, **GEMMA2),
     ),
+    "gemma3_270m": ("Gemma3Backbone", GEMMA3 | sizes(18, 4, 1, 640, 2048, 256, sliding_window_size=512)),
     "gemma3_1b": ("Gemma3Backbone", GEMMA3 | sizes(26, 4, 1, 1152, 6912, 256, sliding_window_size=512)),
     "gemma3_4b_text": ("Gemma3Backbone", GEMMA3 | sizes(34, 8, 4, 2560, 10_240, 256)),
     "gemma3_12b_text": ("Gemma3Backbone", GEMMA3 | sizes(48, 16, 8, 3840, 15_360, 256)),
@@ -72,10 +73,12 @@ MODELS = {
 }
 
 
+def name_of_preset(preset: str) -> str | None:
+    """Return the name of a keras-hub preset by its name or handle; None for a preset of another owner."""
+    name = re.sub(r"/\d+$", "", preset).removeprefix("kaggle://keras/")
+    return None if "://" in name else name.rsplit("/", 1)[-1]  # another owner's may have the same name
+
+
 def published(preset: str) -> tuple[str, dict] | None:
     """Return class and arguments of a backbone by the name or handle of a keras-hub preset; None if unknown."""
-    name = re.sub(r"/\d+$", "", preset).removeprefix("kaggle://keras/")
-    if "://" in name:
-        return None  # a preset of another owner may have the same name
-    key = re.sub(r"(_instruct|_1\.1|_en)", "", name.rsplit("/", 1)[-1])
-    return MODELS.get(key)
+    return MODELS.get(re.sub(r"(_instruct|_1\.1|_en)", "", name_of_preset(preset) or ""))
