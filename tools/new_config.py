@@ -1,9 +1,11 @@
-"""Write a short config for a text, which trains a masked and a causal language model on it.
+"""Write a short config for a text, which trains language models on it, or finetunes a published one.
 
     python tools/new_config.py PATH...                       small models, minutes on two CPU cores
     python tools/new_config.py PATH... --accelerator v5e-8   models and batches for this accelerator
+    python tools/new_config.py PATH... --finetune gemma3_instruct_1b --accelerator v5e-8
 
-PATH is a file, a folder, a glob, or a dataset hf://OWNER/NAME. The config is that of an experiment,
+PATH is a file, a folder, a glob, or a dataset hf://OWNER/NAME. A model to finetune with LoRA is a preset of keras-hub
+(schemas/presets.txt), a model hf://OWNER/NAME, of which the newest revision is taken, or a local folder. The config is that of an experiment,
 experiments/NAME/config.yaml, which is never written over. Standard error has what was found and chosen, times, and the
 commands that follow.
 """
@@ -21,9 +23,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tools")]
 
 try:
+    from newconfig.columns import Tuning
+    from newconfig.finetuning import find_base
     from newconfig.sample import look
     from newconfig.sizes import estimate
-    from newconfig.writing import config_of, lines_of, name_of, seen_from
+    from newconfig.writing import config_of, lines_of, name_of, seen_from, tuning_config_of
     from ruamel.yaml import YAML
     from tpulm.config.reading import complete
     from tpulm.core.errors import UserError
@@ -41,6 +45,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", metavar="PATH", nargs="+", help=f"{ALLOWED}; a folder; a glob; hf://OWNER/NAME")
     parser.add_argument("--accelerator", help="a TPU slice such as v5e-8, or GPUs such as h100:4; default: CPUs")
+    parser.add_argument("--finetune", metavar="MODEL", help="a preset of keras-hub, hf://OWNER/NAME, or a folder")
+    parser.add_argument("--columns", default="", help="of the rows to finetune on: PROMPT,RESPONSE, or one of text")
     parser.add_argument("--experiment", metavar="NAME", help="default: named after the text")
     parser.add_argument("--stdout", action="store_true", help="print the config, for this folder, and write nothing")
     asked = parser.parse_args()
@@ -51,10 +57,18 @@ def main() -> None:
             raise UserError(f"--experiment is {name}; allowed: up to 64 of a-z, 0-9, _ and -, a letter or digit first.")
         if (folder / CONFIG).exists() and not asked.stdout:
             raise UserError(f"{os.path.relpath(folder / CONFIG)} is there already; name another one with --experiment.")
-        text = look(asked.paths)
-        written = config_of(text, asked.paths, asked.accelerator)
+        base = find_base(asked.finetune) if asked.finetune else None
+        columns = list(filter(None, asked.columns.split(",")))
+        if len(columns) > 2 or (columns and not base):
+            raise UserError(f"--columns is {asked.columns}; allowed: PROMPT,RESPONSE or one column, with --finetune.")
+        text = look(asked.paths, base and Tuning(base.chats, base.own_template, columns))
+        if base:
+            written = tuning_config_of(text, base, asked.accelerator, name)
+        else:
+            written = config_of(text, asked.paths, asked.accelerator)
         config = complete(YAML(typ="safe", pure=True).load(written), "the config")
-        parts_of("corpus", config["corpus"])  # its globs find the files
+        where, recipe = ("finetune.text", config["finetune"]["text"]) if base else ("corpus", config["corpus"])
+        parts_of(where, recipe)  # its globs find the files
     except UserError as error:
         sys.exit(f"error: {error}")
     option = "" if asked.stdout else f" -d experiments/{name}"
@@ -66,16 +80,20 @@ def main() -> None:
     if asked.stdout:
         print(written, end="")
         return
-    moved = written.replace(lines_of(text.source), lines_of(seen_from(folder, text.source)))
-    write_text(folder / CONFIG, moved)
-    run, *_ = config["mlm"]["runs"]
-    if text.prompts and config["prompts"]["generate"]:  # which masked models do not answer
+    for keys, indent in [(text.source, 4), (base.keys, 4)] if base else [(text.source, 2)]:
+        written = written.replace(lines_of(keys, indent), lines_of(seen_from(folder, keys), indent))
+    write_text(folder / CONFIG, written)
+    run, *_ = config["mlm"]["runs"] or [f"finetune/{name}"]
+    if base:
+        run = f"{run} --prompt {shlex.quote(config['prompts']['generate'][0])}"
+    elif text.prompts and config["prompts"]["generate"]:  # which masked models do not answer
         run = f"{next(iter(config['base']))} --prompt {shlex.quote(config['prompts']['generate'][0])}"
     there = "" if Path.cwd() == ROOT else f"cd {shlex.quote(str(ROOT))} && "
     print(f"written: {os.path.relpath(folder / CONFIG)}; to train, and then to try a model:", file=sys.stderr)
-    for command in ("snakemake", "python tools/try.py"):
-        last = f" {run}" if "try" in command else ""
-        print(f"  {there}{command} -d experiments/{name}{last}", file=sys.stderr)
+    last = {"snakemake": [" -n", *[" plan"] * bool(config["plan"]["topologies"]), ""] if base else [""]}
+    for command, ends in (last | {"python tools/try.py": [f" {run}"]}).items():
+        for end in ends:
+            print(f"  {there}{command} -d experiments/{name}{end}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Choose what of the rows of tables is text: a column, prompts with responses, or conversations."""
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 
 from tpulm.core.errors import UserError
@@ -40,13 +42,49 @@ class Rows(Form):
 ROWS = Rows("corpus", {"column": "text"})
 
 
-def form_of(keys: Mapping) -> Form:
+@dataclass(frozen=True)
+class Tuning:
+    """What a model that is finetuned makes of rows.
+
+    chats    whether they become conversations
+    files    of its own chat template; none for Gemma's
+    columns  that the command line names: one of text or conversations, or one of prompts and one of responses
+    """
+
+    chats: bool
+    files: Sequence[str]
+    columns: Sequence[str]
+
+    def choose(self, choices: Sequence[dict], names: Sequence[str]) -> list[dict]:
+        """Return the choices with conversations first and plain text last; names  of all columns. Raises UserError."""
+        if absent := [name for name in self.columns if name not in names]:
+            raise UserError(f"--columns has {absent[0]}, which is no column; found: {', '.join(names)}.")
+        if len(self.columns) == 1:
+            choices = [keys for keys in choices if self.columns[0] in keys.values()] or [{"column": self.columns[0]}]
+        elif self.columns:
+            choices = [asking(self.columns[:1], self.columns[1])]
+        kinds = ("messages", "template", "column")
+        return sorted(map(self.as_messages, choices), key=lambda keys: [kind not in keys for kind in kinds])
+
+    def as_messages(self, keys: Mapping) -> dict:
+        """Return the keys of a conversation for prompts with responses, if it answers messages."""
+        if not (self.chats and "response" in keys):
+            return {key: value for key, value in keys.items() if key != "chat_template"}
+        *asked, answer = re.findall("{(.+?)}", keys["template"] + keys["response"])
+        return {"messages": {"user": asked[0] if len(asked) == 1 else keys["template"].strip(), "assistant": answer}}
+
+
+def form_of(keys: Mapping, tuning: Tuning | None = None) -> Form:
     """Return how rows become documents by keys of a source, such as `column`."""
-    chat = ChatTemplate(find_chat_template("corpus.chat_template", GEMMA, None, [])) if "messages" in keys else None
+    files = tuning.files if tuning else []
+    template = os.path.dirname(files[0]) if files else GEMMA
+    chat = None
+    if "messages" in keys:
+        chat = ChatTemplate(find_chat_template("corpus.chat_template", template, None, files))
     return Form("corpus", keys, chat)
 
 
-def choose_tables(files: Sequence[str]) -> tuple[list[dict], list[str]]:
+def choose_tables(files: Sequence[str], tuning: Tuning | None) -> tuple[list[dict], list[str]]:
     """Return the keys that say what is text in tables, those of most text first, and the files that the first fit."""
     amounts, rows, most = Counter[str](), dict[str, list[dict]](), max(20, 2000 // max(1, len(files)))
     for file in files:
@@ -55,7 +93,9 @@ def choose_tables(files: Sequence[str]) -> tuple[list[dict], list[str]]:
         for keys, characters in forms_of(rows[file]).items():
             amounts[keys] += int(characters * per_character)
     choices = [json.loads(keys) for keys, _ in amounts.most_common()]
-    needed = set(form_of(choices[0]).columns) if choices else {""}
+    if tuning:
+        choices = tuning.choose(choices, list(dict.fromkeys(chain(*(chain(*some[:1]) for some in rows.values())))))
+    needed = set(form_of(choices[0], tuning).columns) if choices else {""}
     return choices, [file for file in files if needed <= set(chain(*rows[file][:1]))]
 
 
@@ -72,9 +112,13 @@ def forms_of(rows: Sequence[Mapping]) -> dict[str, int]:
     prompt, response = (next((name for name in names if name in fields), "") for names in (PROMPTS, RESPONSES))
     if prompt and response:
         asked = list(dict.fromkeys([prompt, *(name for name in CONTEXTS if name in fields)]))
-        keys = {"template": "".join(f"{{{name}}}\n" for name in asked), "response": f"{{{response}}}"}
-        found[json.dumps(keys)] = sum(len(str(cell)) for name in (*asked, response) for cell in values[name])
+        found[json.dumps(asking(asked, response))] = sum(len(str(cell)) for name in (*asked, response) for cell in values[name])
     return found
+
+
+def asking(prompts: Sequence[str], response: str) -> dict[str, str]:
+    """Return the keys of prompts with responses, by their columns."""
+    return {"template": "".join(f"{{{name}}}\n" for name in prompts), "response": f"{{{response}}}"}
 
 
 def check_conversations(files: Sequence[str]) -> None:

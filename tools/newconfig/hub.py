@@ -1,5 +1,8 @@
-"""Read a sample of a dataset of the Hugging Face Hub."""
+"""Read a sample of a dataset of the Hugging Face Hub, and what a model there says of itself."""
 
+from pathlib import Path
+
+from tpulm.core import hub
 from tpulm.core.errors import UserError
 from tpulm.corpus.files import import_datasets
 
@@ -34,3 +37,15 @@ def read_dataset(address: str) -> tuple[dict, list[dict], float]:
         raise UserError(f"{address} cannot be read ({said}); allowed: {ALLOWED}.") from None
     keys = {"source": "hub", "dataset": dataset, "name": name, "revision": told.sha, "splits": splits}
     return {key: value for key, value in keys.items() if value}, rows, share
+
+
+def newest_model(address: str) -> tuple[Path, str]:
+    """Return a folder with config and tokenizer of a model's newest revision, and the revision. Raises UserError."""
+    import huggingface_hub
+
+    source = f"--finetune is {address}"
+    try:
+        revision = huggingface_hub.HfApi().model_info(address.removeprefix(HUB)).sha
+    except Exception as error:  # network, credentials, no such model
+        raise hub.not_fetched(source, error) from None
+    return hub.fetch(address, revision, source, ["config.json", "assets/tokenizer/*", *hub.TOKENIZER]), revision

@@ -15,7 +15,7 @@ from tpulm.corpus.rows import Document
 from tpulm.corpus.sources import expand, format_of
 from tpulm.specs.scores import FEWEST
 
-from newconfig.columns import ROWS, check_conversations, choose_tables, form_of, forms_of
+from newconfig.columns import ROWS, Tuning, check_conversations, choose_tables, form_of, forms_of
 from newconfig.files import find_files, globs_of, text_size
 from newconfig.hub import HUB, read_dataset
 
@@ -32,21 +32,25 @@ SPACES = 0.08  # share of the characters of a text that is divided into words, a
 class Text:
     """A text: keys of the config that name it, a sample of its documents, and what was found in it.
 
-    training  share of it in files for training; prompts  what is before the responses of its documents, if these count
+    read      the documents of the sample; training  share of the text in files for training
+    prompts   what is before the responses of its documents, if these count; responses  the last one of each
     words  whether spaces divide it into words; runs  whether many spaces follow a space, as in code and tables
     """
 
-    def __init__(self, place: str, source: Mapping, read: Iterable[Document], share: float, found: str, notes: list):
+    def __init__(
+        self, place: str, source: Mapping, read: Iterable[Document], share: float, found: str, notes: list, least: int
+    ):
         """Measure the documents that were read; `place` is for messages. Raises UserError for too little text."""
         self.source, self.training, self.notes = source, 1.0, notes
-        read = [document for document in read if text_of(document).strip()]
+        self.read = read = [document for document in read if text_of(document).strip()]
         self.sample = list(map(text_of, read))
         self.prompts = [text[: spans[0][0]] for text, spans in (one for one in read if isinstance(one, tuple))]
+        self.responses = [text[slice(*spans[-1])] for text, spans in (one for one in read if isinstance(one, tuple))]
         text, lengths = "\n".join(self.sample), list(map(len, self.sample))
-        if len(text) < LEAST or len(lengths) < FEWEST:
+        if len(text) < least or len(lengths) < FEWEST:
             raise UserError(
                 f"{place}: {len(text):,} characters in {len(lengths):,} documents is too little text; allowed: "
-                f"{LEAST:,} characters or more, in {FEWEST} documents or more."
+                f"{least:,} characters or more, in {FEWEST} documents or more."
             )
         spaces = np.frombuffer(text.encode(), np.uint8) == ord(" ")
         repeated = (spaces[1:] & spaces[:-1]).sum() / max(1, spaces.sum())
@@ -56,25 +60,27 @@ class Text:
         self.found += f"characters; {repeated:.0%} of the spaces follow a space" if self.runs else "characters"
 
 
-def look(paths: Sequence[str]) -> Text:
+def look(paths: Sequence[str], tuning: Tuning | None = None) -> Text:
     """Return what a config needs to know about files, folders and globs, or about a dataset. Raises UserError."""
     place = ", ".join(paths[:3])
     if not any(path.startswith(HUB) for path in paths):
-        return look_at_files(place, paths)
+        return look_at_files(place, paths, tuning)
     source, rows, share = read_dataset(place)
     choices = [json.loads(keys) for keys, _ in Counter(forms_of(rows)).most_common()]
     if not choices:
         raise UserError(NO_COLUMN.format(place))
-    documents = map(form_of(choices[0]).document_of, repeat(place), rows)
-    return Text(place, source | choices[0], documents, share, f"{place} at {source['revision']}", [chosen(choices)])
+    choices = tuning.choose(choices, list(rows[0])) if tuning else choices
+    documents = map(form_of(choices[0], tuning).document_of, repeat(place), rows)
+    found, least = f"{place} at {source['revision']}", 1 if tuning else LEAST
+    return Text(place, source | choices[0], documents, share, found, [chosen(choices)], least)
 
 
-def look_at_files(place: str, paths: Sequence[str]) -> Text:
+def look_at_files(place: str, paths: Sequence[str], tuning: Tuning | None) -> Text:
     """Return what a config needs to know about files: .txt files, or tables, whichever has more text."""
     by_glob, repeated = find_files(paths)
     files = sorted(chain.from_iterable(by_glob.values()))
     plain = [file for file in files if format_of(file) == "text"]
-    choices, fitting = choose_tables([file for file in files if format_of(file) != "text"])
+    choices, fitting = choose_tables([file for file in files if format_of(file) != "text"], tuning)
     if not plain and not choices:
         check_conversations(files)
         raise UserError(NO_COLUMN.format(files[0]))
@@ -91,7 +97,8 @@ def look_at_files(place: str, paths: Sequence[str]) -> Text:
     once = f"each file is read once; symbolic links and repeated paths that lead to others: {repeated}"
     notes += [once] if repeated else []
     found = f"{len(group):,} file{'s'[: len(group) != 1]}, {size / 1e6:,.{2 if size < 1e6 else 1}f} MB"
-    text = Text(place, {"source": "files", "files": splits} | keys, *read_sample(group, keys), found, notes)
+    least = 1 if tuning else LEAST
+    text = Text(place, {"source": "files", "files": splits} | keys, *read_sample(group, keys, tuning), found, notes, least)
     text.training = sum(map(text_size, train)) / size
     return text
 
@@ -114,10 +121,10 @@ def unit_of(files: Sequence[str]) -> str:
     return "paragraph" if divided >= 2 * FEWEST and full >= 1.5 * divided else "line"
 
 
-def read_sample(files: Sequence[str], keys: Mapping) -> tuple[list[Document], float]:
+def read_sample(files: Sequence[str], keys: Mapping, tuning: Tuning | None) -> tuple[list[Document], float]:
     """Return documents, the first ones of large files, and about which share of the text they are."""
     most, documents, seen, read = max(OF_A_FILE, SAMPLE // len(files)), list[Document](), 0, 0
-    form = form_of({"column": "text"} if "sample_by" in keys else keys)
+    form = form_of({"column": "text"} if "sample_by" in keys else keys, tuning)
     for file in random.Random(0).sample(files, len(files)):
         size, own = text_size(file), 0
         for batch in read_files([file], keys.get("sample_by", "line"), form):

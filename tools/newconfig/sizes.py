@@ -1,16 +1,18 @@
 """Choose the sizes of vocabularies and models, and the steps that a text is enough for."""
 
 import math
+import os
 import re
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from sentencepiece import SentencePieceProcessor
 from tpulm.config.model_sizes import model_size
 from tpulm.config.outline import Outline
-from tpulm.core.accelerators import GIB, GPU_PATTERN, parse_gpu, slice_hosts, topology
+from tpulm.core.accelerators import GIB, GPU_MEMORY, GPU_PATTERN, parse_gpu, slice_hosts, topology
 from tpulm.core.errors import UserError
 from tpulm.specs.record_arrays import predictions_per_record
 from tpulm.specs.training_step import MOST_HOST_DEVICES
@@ -18,6 +20,7 @@ from tpulm.tokenization.pipeline import Recipe
 from tpulm.tokenization.sentencepiece_bpe import train_vocabulary
 from tpulm.tokenization.training import COVERAGE, train
 from tpulm.tokenization.words import most_of
+from tpulm.workflow.resources import mem_mb
 
 from newconfig.sample import Text
 
@@ -80,21 +83,37 @@ def small_models(text: Text, characters: float, devices: int = 1) -> tuple[str, 
     return "small", values | {"devices": "", "same": "", "plan": ""}
 
 
+@dataclass(frozen=True)
+class Machine:
+    """What an accelerator has: devices, hosts, bytes of a device, and whether `snakemake plan` compiles for it."""
+
+    devices: int
+    hosts: int
+    memory: float
+    plans: bool
+
+
+def machine_of(accelerator: str) -> Machine:
+    """Return what an accelerator has. Raises UserError for an unknown one."""
+    if re.fullmatch(GPU_PATTERN, accelerator):
+        kind, devices = parse_gpu(accelerator)
+        return Machine(devices, 1, GPU_MEMORY.get(kind, 16) * GIB, False)
+    try:
+        found = topology(accelerator)
+    except UserError as error:
+        raise UserError(f"--accelerator: {str(error).rstrip('.')}; or GPUs, such as h100:4.") from None
+    if found.devices > MOST_HOST_DEVICES:
+        raise UserError(
+            f"--accelerator: {accelerator} has {found.devices:,} devices; allowed: {MOST_HOST_DEVICES} at most."
+        )
+    return Machine(found.devices, slice_hosts(accelerator), found.hbm, True)
+
+
 def for_accelerator(text: Text, characters: float, accelerator: str) -> tuple[str, dict]:
     """Return the template with models that fit an accelerator and a text, and its values. Raises UserError."""
-    hosts, plan, room = 1, "", 16  # records of 512 tokens on a device
-    if re.fullmatch(GPU_PATTERN, accelerator):
-        devices = parse_gpu(accelerator)[1]
-    else:
-        try:
-            found = topology(accelerator)
-        except UserError as error:
-            raise UserError(f"--accelerator: {str(error).rstrip('.')}; or GPUs, such as h100:4.") from None
-        devices, hosts = found.devices, slice_hosts(accelerator)
-        plan = f"{{topologies: [{accelerator}]}}   # `snakemake plan` estimates memory and time"
-        room = 8 if found.hbm < 12 * GIB else 16
-    if devices > MOST_HOST_DEVICES:
-        raise UserError(f"--accelerator: {accelerator} has {devices:,} devices; allowed: {MOST_HOST_DEVICES} at most.")
+    machine = machine_of(accelerator)
+    devices, hosts, room = machine.devices, machine.hosts, 8 if machine.memory < 12 * GIB else 16
+    plan = f"{{topologies: [{accelerator}]}}   # `snakemake plan` estimates memory and time" if machine.plans else ""
     each = max(2, min(room, 512 // devices))
     parts = max(1, 512 // (each * devices))
     size, *rates = vocabulary(text, min(32_768, max(4096, text.characters // 1000)))
@@ -114,18 +133,24 @@ def for_accelerator(text: Text, characters: float, accelerator: str) -> tuple[st
 
 
 def estimate(config: Mapping) -> str:
-    """Return how long the runs take at the speed of matrix products of a thread on this machine, which is measured."""
+    """Return how long the runs take by the speed of matrix products of a thread on this machine, and what they lack."""
     one, other, times = np.ones((2048, 512), np.float32), np.ones((512, 512), np.float32), []
     for _ in range(10):
         start = time.perf_counter()
         one @ other
         times.append(time.perf_counter() - start)
-    speed, found = 2 * 2048 * 512 * 512 / min(times), []
+    speed, found, threads = 2 * 2048 * 512 * 512 / min(times), [], config["cpu_threads"]
     for run in Outline(config).runs.values():
         recipe, size, length = run.recipe, model_size(run), run.tokens_per_step // run.recipe["batch_size"]
         masking = recipe.get("masking")
         head = predictions_per_record(length, masking["mlm_probability"]) / length if masking else 1
         weights = size.parameters - size.table * (1 - head) + 2 * size.layers * size.hidden * length
-        found.append(f"{run.key} {6 * weights * run.tokens_per_step * recipe['steps'] / speed / 60:.1f} min")
-    said = f"{', '.join(found)}, each on one CPU thread, at the measured {speed / 1e9:.0f} GFLOP/s."
+        flops = (4 if size.adapters else 6) * weights * run.tokens_per_step * recipe["steps"]
+        found.append(f"{run.key} {flops / speed / threads / 60:.1f} min")
+    where = "one CPU thread" if threads == 1 else f"{threads} CPU threads"
+    said = f"{', '.join(found)}, each on {where}, at the measured {speed / 1e9:.0f} GFLOP/s of one."
+    needed = max(mem_mb(run, "train") for run in Outline(config).runs.values()) / 1000
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    if needed > memory:
+        said += f" It needs about {needed:,.0f} GB of memory, and this machine has {memory:,.0f}: name an --accelerator."
     return f"{said} Training may take twice as long, and the other jobs take minutes."

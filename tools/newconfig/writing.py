@@ -12,6 +12,7 @@ from typing import Any
 
 from tpulm.core.bucket import remote
 
+from newconfig.finetuning import Base, held_out_prompts, run_of
 from newconfig.prompts import prompts_of
 from newconfig.sample import HELD_OUT, LARGEST, Text
 from newconfig.sizes import for_accelerator, small_models
@@ -22,33 +23,66 @@ ENOUGH = 200_000_000  # characters; the steps on CPUs read a fraction of it
 
 def config_of(text: Text, paths: Sequence[str], accelerator: str | None) -> str:
     """Return the config in YAML. Raises UserError."""
-    # At least some documents and records are held out, and no more than are evaluated in seconds.
-    least = HELD_OUT / text.documents
-    share = min(LARGEST, max(0.05, 10_000 / text.characters, least), max(2e6 / text.characters, least))
-    share = float(f"{share:.2g}")
+    share, training = held_out(text)
     enough = ENOUGH if text.words else ENOUGH // 5  # without words, a vocabulary takes longer
     limit = 0 if accelerator else int(enough / text.characters * text.documents)
-    splits = text.source.get("splits", text.source.get("files"))
-    without_files = 3 - len(splits) if isinstance(splits, dict) else 2
-    characters = text.characters * text.training * (1 - without_files * share)
+    characters = text.characters * training
     characters = min(characters, enough) if limit else characters
     template, values = for_accelerator(text, characters, accelerator) if accelerator else small_models(text, characters)
     masks, beginnings = prompts_of(text)
-    values |= {
-        "found": text.found,
-        "notes": "\n".join(line for note in text.notes for line in wrap(f"# {note}.", 118, subsequent_indent="# ")),
-        "title": quoted(f"Language models of {place_of(paths).stem or 'text'}"),
+    values |= said_of(text, f"Language models of {place_of(paths).stem or 'text'}", share) | {
         "source": lines_of(text.source),
-        "share": f"{share:g}",
         "limit": f"{limit}   # of each split; enough for these steps" if 0 < limit < text.documents else "",
         "runs": ", whitespace: runs" if text.runs else "",
         "why": "by the size of the text" + ("" if text.words else "; unigram needs no spaces between words"),
         "masks": quoted(masks),
         "beginnings": f"[{BETWEEN.join(map(quoted, beginnings))}]",
     }
-    config, models = (Path(__file__).with_name(f"{name}.template").read_text("utf-8") for name in ("config", template))
-    lines = Template(config.replace("$models\n", models)).substitute(values).split("\n")
-    lines = [line for line in lines if not line.endswith(": ")]  # a key without a value
+    return filled(template_named("config").replace("$models\n", template_named(template)), values)
+
+
+def tuning_config_of(text: Text, base: Base, accelerator: str | None, run: str) -> str:
+    """Return the config in YAML that finetunes a model on a text. Raises UserError if it does not fit."""
+    share, training = held_out(text)
+    values = run_of(base, text, text.documents * training, accelerator)
+    text.notes += base.notes
+    if repeated := len(text.sample) - len(set(text.sample)):
+        text.notes.append(f"{repeated:,} rows repeat others; all copies of a row are in one split")
+    values |= said_of(text, f"{base.name} tuned on {run}", share) | {
+        "run": run,
+        "keys": lines_of(base.keys, 4),
+        "source": lines_of(text.source, 4),
+        "prompts": f"[{BETWEEN.join(map(quoted, held_out_prompts(text)))}]",
+    }
+    return filled(template_named("finetune"), values)
+
+
+def held_out(text: Text) -> tuple[float, float]:
+    """Return the share of each split without files that is held out, and the share of the text that is trained on."""
+    # At least some documents and records are held out, and no more than are evaluated in seconds.
+    least = HELD_OUT / text.documents
+    share = min(LARGEST, max(0.05, 10_000 / text.characters, least), max(2e6 / text.characters, least))
+    share = float(f"{share:.2g}")
+    splits = text.source.get("splits", text.source.get("files"))
+    without_files = 3 - len(splits) if isinstance(splits, dict) else 2
+    return share, text.training * (1 - without_files * share)
+
+
+def said_of(text: Text, title: str, share: float) -> dict[str, str]:
+    """Return the values of a template that say what was found."""
+    notes = "\n".join(line for note in text.notes for line in wrap(f"# {note}.", 118, subsequent_indent="# "))
+    return {"found": text.found, "notes": notes, "title": quoted(title), "share": f"{share:g}"}
+
+
+def template_named(name: str) -> str:
+    """Return the text of a template beside this module."""
+    return Path(__file__).with_name(f"{name}.template").read_text("utf-8")
+
+
+def filled(template: str, values: Mapping) -> str:
+    """Return a template with its values, without the keys that have none."""
+    lines = Template(template).substitute(values).split("\n")
+    lines = [line for line in lines if not re.search(r": (   # .*)?$", line)]  # a key without a value
     return "".join(f"{line}\n" for line, after in zip(lines, lines[1:], strict=False) if line or after)
 
 
@@ -62,13 +96,13 @@ def name_of(paths: Sequence[str]) -> str:
     return re.sub("[^a-z0-9_-]+", "-", place_of(paths).stem.lower())[:64].strip("-_") or "text"
 
 
-def lines_of(source: Mapping) -> str:
-    """Return the keys that name a text as lines of the config."""
-    return "\n".join(f"  {key}: {quoted(value)}" for key, value in source.items())
+def lines_of(source: Mapping, indent: int = 2) -> str:
+    """Return the keys that name a text or a model as lines of the config."""
+    return "\n".join(f"{indent * ' '}{key}: {quoted(value)}" for key, value in source.items())
 
 
 def seen_from(folder: Path, source: Mapping) -> dict:
-    """Return the keys that name a text, with its files as they are named in a folder."""
+    """Return the keys that name a text or a model, with its files as they are named in a folder."""
 
     def moved(value: Any) -> Any:
         if isinstance(value, dict):
@@ -79,7 +113,8 @@ def seen_from(folder: Path, source: Mapping) -> dict:
             return value
         return os.path.relpath(os.path.join(glob.escape(os.getcwd()), value), glob.escape(os.path.realpath(folder)))
 
-    return {key: moved(value) if key == "files" else value for key, value in source.items()}
+    local = "preset" if os.path.isdir(source.get("preset", "")) else "files"
+    return {key: moved(value) if key == local else value for key, value in source.items()}
 
 
 def quoted(value: object) -> str:

@@ -95,6 +95,10 @@ GKE_GPUS = {
     "h200": "nvidia-h200-141gb",
     "b200": "nvidia-b200",
 }
+# GiB of memory of each of them (nvidia.com, the data sheet of each).
+GPU_MEMORY = {
+    "t4": 16, "v100": 16, "l4": 24, "a100": 40, "a100_80gb": 80, "h100": 80, "h100_mega": 80, "h200": 141, "b200": 180,
+}  # fmt: skip
 
 # TPU versions by JAX's names of their devices.
 JAX_TPUS = {

@@ -1,0 +1,200 @@
+"""Choose how a published model is finetuned on rows: its size, what of an accelerator it takes, steps and rates."""
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+from tpulm.config.checks import check_preset
+from tpulm.config.model_sizes import STORED, UNKNOWN, ModelSize, backbone_of, base_size, preset_parameters
+from tpulm.core.accelerators import GIB
+from tpulm.core.errors import UserError
+from tpulm.core.files import read_json
+from tpulm.corpus.chat_templates import find_chat_template
+from tpulm.corpus.parts import clean
+from tpulm.specs.texts import GEMMA, chat_template_files
+from tpulm.tokenization.conversion import convert, sentencepiece_file
+
+from newconfig.hub import HUB, newest_model
+from newconfig.sample import Text
+from newconfig.sizes import Machine, machine_of
+
+INSTRUCT = re.compile(r"(^|[^a-z])(instruct|it|chat)([^a-z]|$)")
+BATCH, EPOCHS, FEWEST_STEPS, MOST_EPOCHS = 16, 3, 100, 20
+SEGMENT = 1000  # steps, at most, that an interrupted job loses
+LONGEST = 4096  # tokens of a record, at most
+USABLE = 0.85  # share of the memory of a device for weights and activations; the program takes some of it
+RANKS = (16, 8, 4)
+TARGETS = ("query", "key", "value", "output", "ffn")
+
+
+@dataclass(frozen=True)
+class Base:
+    """A published model: keys of the config that name it, and what is known of it before it is fetched.
+
+    keys    preset and, on a hub, revision
+    name    in the config
+    folder  with its config and tokenizer; None for a preset that is fetched later
+    """
+
+    keys: Mapping[str, str]
+    name: str
+    folder: Path | None
+    notes: list[str]
+
+    @property
+    def place(self) -> dict[str, str]:
+        """Where its sizes are read: the folder or the preset."""
+        return {"preset": str(self.folder or self.keys["preset"])}
+
+    def size(self, rank: int) -> ModelSize:
+        """Return its size, with adapters for all matrices."""
+        return base_size(self.place, {"rank": rank, "targets": TARGETS})
+
+    @property
+    def own_template(self) -> list[str]:
+        """The files of its own chat template; none without one."""
+        files = chat_template_files(str(self.folder)) if self.folder else []
+        try:
+            find_chat_template("--finetune", str(self.folder), None, files) if files else None
+        except UserError:
+            return []
+        return files
+
+    @property
+    def instructed(self) -> bool:
+        """Whether it was trained to answer messages."""
+        return bool(self.own_template or INSTRUCT.search(self.keys["preset"].rstrip("/").rsplit("/", 1)[-1].lower()))
+
+    @property
+    def chats(self) -> bool:
+        """Whether rows become conversations: it answers messages, and its chat template is known."""
+        return self.instructed and bool(self.own_template or backbone_of(self.place)[0].startswith("Gemma"))
+
+    def tokens(self) -> tuple[Callable[[str], int], str]:
+        """Return what counts the tokens of a text, and how it does so, in words."""
+        if self.folder and sentencepiece_file(self.folder):
+            tokenizer = convert(self.folder)
+        elif self.folder and "class_name" not in read_json(self.folder / "tokenizer.json"):
+            tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+        else:  # Gemma's pieces of English have 4 bytes
+            return lambda text: -(-len(text.encode()) // 3) + 2, "3 bytes a token, because its tokenizer is not here"
+        return lambda text: len(tokenizer.encode(text).ids), "by its tokenizer"
+
+
+def find_base(model: str) -> Base:
+    """Return the model that the command line names. Raises UserError for an unknown one."""
+    notes, keys, folder = list[str](), {"preset": model}, Path(model)
+    if model.startswith(HUB):
+        folder, keys["revision"] = newest_model(model)
+        notes.append(f"{model} is pinned to its newest revision, {keys['revision']}")
+    else:
+        check_preset("--finetune", model)
+    if f"{model}_text" in preset_parameters():
+        raise UserError(f"--finetune is {model}, which also reads images; allowed: {model}_text, its part for text.")
+    here = (folder / "config.json").is_file()
+    parts = [part for part in Path(os.path.abspath(model) if here else model).parts if part not in ("preset", "model")]
+    name = re.sub("[^a-z0-9_-]+", "-", parts[-1].lower()).strip("-_")[:64]
+    base = Base(keys, name, folder if here else None, notes)
+    if backbone_of(base.place) is UNKNOWN:
+        raise UserError(
+            f"--finetune is {model}, a model of a family or of sizes that are not known here; allowed: Gemma, Llama, "
+            "Mistral or Qwen."
+        )
+    if base.instructed and not base.chats:
+        notes.append(f"the chat template of {model} is not known here, so rows become prompts without its markers")
+    return base
+
+
+def run_of(base: Base, text: Text, rows: float, accelerator: str | None) -> dict[str, Any]:
+    """Return the values of the template for a run; rows  of the training split. Raises UserError if it does not fit."""
+    machine = machine_of(accelerator) if accelerator else None
+    count, how = base.tokens()
+    lengths = sorted(map(count, text.sample))
+    step = 128 if accelerator else 32  # the kernel of attention takes multiples of 128
+    length = min(LONGEST, -(-lengths[int(0.99 * (len(lengths) - 1))] // step) * step)
+    cut = sum(one > length for one in lengths) / len(lengths)
+    answers = sorted(map(count, text.responses or [one[: len(one) // 2] for one in text.sample]))
+    answer = min(512, max(32, -(-answers[int(0.95 * (len(answers) - 1))] // 16) * 16))
+    size = base.size(RANKS[0])
+    fit = {"rank": RANKS[0], "batch": BATCH, "mesh": [1, 1], "precision": "float32"}
+    fit |= dict.fromkeys(("stored", "remat", "parts"), "")
+    if machine:
+        fit |= fitting(base, length, machine)
+    per_epoch = max(1.0, rows / fit["batch"])
+    epochs = max(EPOCHS if rows < 50_000 else 1, min(MOST_EPOCHS, math.ceil(FEWEST_STEPS / per_epoch)))
+    segments = min(4, epochs) * math.ceil(per_epoch / SEGMENT)
+    every = max(2, round(epochs * per_epoch / segments))
+    steps = every * segments
+    # The rate of the sources; of narrower models more, as Llamas need it.
+    rate = 1e-4 if size.parameters > 13.5e9 else 2e-4 * max(1.0, 2000 / size.hidden) ** 0.781
+    devices = f"   # {machine.devices} devices of {machine.memory / GIB:.0f} GiB" if machine else ""
+    return fit | {
+        "base": base.name,
+        "size": f"{size.parameters:,} parameters",
+        "length": f"{length}   # {1 - cut:.1%} of the rows fit, {how}",
+        "answer": answer,
+        "steps": f"{steps}   # about {steps / per_epoch:,.1f} epochs of {rows:,.0f} rows",
+        "every": every,
+        "warmup": max(1, round(0.03 * steps)),
+        "decay": max(1, steps // 3),
+        "rate": f"{rate:.1e}",
+        "mesh": f"{fit['mesh']}{devices}",
+        "merge": "true" if size.parameters < 10e9 else "",
+        "threads": "" if accelerator else min(256, os.cpu_count() or 1),
+        "resources": f'{{accelerator: "{accelerator}", hosts: {machine.hosts}}}' if machine else "",
+        "plan": f"{{topologies: [{accelerator}]}}" if machine and machine.plans else "",
+    }
+
+
+def fitting(base: Base, length: int, machine: Machine) -> dict[str, Any]:
+    """Return the first settings that fit a device, in the order of what they cost. Raises UserError if none do."""
+    shards = [number for number in range(1, machine.devices + 1) if machine.devices % number == 0]
+    need = 0.0
+    for rank, stored, shard, remat in product(RANKS, ("bfloat16", "int8"), shards, (False, True)):
+        axis = machine.devices // shard
+        each = -(-BATCH // axis)  # records of a batch on a device
+        for parts in (number for number in range(1, each + 1) if each % number == 0):
+            need = needed(base, base.size(rank), stored, shard, remat, length * each // parts)
+            if need < USABLE * machine.memory:
+                fit = {"rank": rank, "batch": axis * each, "mesh": [axis, shard], "precision": "bfloat16"}
+                return fit | {"stored": "int8" if stored == "int8" else "", "remat": "true" if remat else "",
+                              "parts": parts if parts > 1 else ""}  # fmt: skip
+    raise UserError(
+        f"--finetune: {base.keys['preset']} does not fit the accelerator: with rank {RANKS[-1]}, one record at once and "
+        f"weights in int8 over all devices, a device needs about {need / GIB:.0f} GiB of {machine.memory / GIB:.0f}; "
+        "allowed: a smaller model, or more or larger devices."
+    )
+
+
+def needed(base: Base, size: ModelSize, stored: str, shards: int, remat: bool, tokens: int) -> float:
+    """Return about how many bytes a device needs to tune a model; tokens  that it reads at once.
+
+    The weights; of the adapters also gradients and two moments; the activations in bfloat16, of one layer and the inputs
+    of all with `remat`; a part of the logits with their gradients. Calibrated with plans.
+    """
+    family, sizes = backbone_of(base.place)
+    inner = sizes["intermediate_dim"] // (2 if family == "GemmaBackbone" else 1)
+    width = sizes.get("head_dim") or size.hidden // size.heads
+    layer = 2 * (8 * size.hidden + 3 * inner + (2 * size.heads + 2 * sizes["num_key_value_heads"]) * width) / shards
+    layers = layer + 2 * size.hidden * size.layers if remat else layer * size.layers
+    logits = 12 * min(size.vocabulary / shards, 32_768)
+    weights = STORED[stored] * size.parameters + (2 * size.table if stored == "int8" else 0)
+    return (weights + 16 * size.adapters) / shards + tokens * (layers + logits)
+
+
+def held_out_prompts(text: Text, most: int = 3) -> list[str]:
+    """Return the prompts of rows that are going to be in the test split: those of the lowest keys.
+
+    The rows that a text holds out for the test split are those of the lowest keys (tpulm.corpus.splits).
+    """
+    pairs = [one if isinstance(one, tuple) else (one, [(len(one) // 3, 0)]) for one in text.read]
+    keys = clean([one for one, _ in pairs], {"seed": 0, "min_characters": 0}, *({"empty": 0, "short": 0}, {}))["key"]
+    by_key = sorted(zip(keys.to_pylist(), pairs, strict=True), key=lambda one: one[0])
+    prompts = dict.fromkeys(document[: spans[0][0]].rstrip(" ") for _, (document, spans) in by_key)
+    return [prompt for prompt in prompts if 0 < len(prompt) < 1000][:most]
