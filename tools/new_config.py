@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 # Runs have one thread, so the speed of one thread is measured. numpy reads this when it is imported.
@@ -23,7 +24,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tools")]
 
 try:
-    from newconfig.columns import Tuning
     from newconfig.finetuning import find_base
     from newconfig.sample import look
     from newconfig.sizes import estimate
@@ -61,7 +61,7 @@ def main() -> None:
         columns = list(filter(None, asked.columns.split(",")))
         if len(columns) > 2 or (columns and not base):
             raise UserError(f"--columns is {asked.columns}; allowed: PROMPT,RESPONSE or one column, with --finetune.")
-        text = look(asked.paths, base and Tuning(base.chats, base.own_template, columns))
+        text = look(asked.paths, base and replace(base.tuning, columns=columns))
         if base:
             written = tuning_config_of(text, base, asked.accelerator, name)
         else:

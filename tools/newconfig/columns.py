@@ -1,7 +1,6 @@
 """Choose what of the rows of tables is text: a column, prompts with responses, or conversations."""
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from tpulm.corpus.chat_templates import find_chat_template
 from tpulm.corpus.files import read_files
 from tpulm.corpus.rows import ROLES, ChatTemplate, Form
 from tpulm.corpus.sources import format_of
-from tpulm.specs.texts import GEMMA
+from tpulm.specs.texts import GEMMA, chat_template_files
 
 from newconfig.files import text_size
 
@@ -46,14 +45,14 @@ ROWS = Rows("corpus", {"column": "text"})
 class Tuning:
     """What a model that is finetuned makes of rows.
 
-    chats    whether they become conversations
-    files    of its own chat template; none for Gemma's
-    columns  that the command line names: one of text or conversations, or one of prompts and one of responses
+    chats     whether prompts with responses become conversations
+    template  its chat template, as the config names one
+    columns   that the command line names: one of text or conversations, or one of prompts and one of responses
     """
 
     chats: bool
-    files: Sequence[str]
-    columns: Sequence[str]
+    template: str
+    columns: Sequence[str] = ()
 
     def choose(self, choices: Sequence[dict], names: Sequence[str]) -> list[dict]:
         """Return the choices with conversations first and plain text last; names  of all columns. Raises UserError."""
@@ -70,17 +69,15 @@ class Tuning:
         """Return the keys of a conversation for prompts with responses, if it answers messages."""
         if not (self.chats and "response" in keys):
             return {key: value for key, value in keys.items() if key != "chat_template"}
-        *asked, answer = re.findall("{(.+?)}", keys["template"] + keys["response"])
-        return {"messages": {"user": asked[0] if len(asked) == 1 else keys["template"].strip(), "assistant": answer}}
+        user, *context, answer = re.findall("{(.+?)}", keys["template"] + keys["response"])
+        return {"messages": {"system": column for column in context[:1]} | {"user": user, "assistant": answer}}
 
 
 def form_of(keys: Mapping, tuning: Tuning | None = None) -> Form:
     """Return how rows become documents by keys of a source, such as `column`."""
-    files = tuning.files if tuning else []
-    template = os.path.dirname(files[0]) if files else GEMMA
-    chat = None
+    template, chat = tuning.template if tuning else GEMMA, None
     if "messages" in keys:
-        chat = ChatTemplate(find_chat_template("corpus.chat_template", template, None, files))
+        chat = ChatTemplate(find_chat_template("chat_template", template, None, chat_template_files(template)))
     return Form("corpus", keys, chat)
 
 

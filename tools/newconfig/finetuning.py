@@ -15,11 +15,11 @@ from tpulm.config.model_sizes import STORED, UNKNOWN, ModelSize, backbone_of, ba
 from tpulm.core.accelerators import GIB
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
-from tpulm.corpus.chat_templates import find_chat_template
 from tpulm.corpus.parts import clean
-from tpulm.specs.texts import GEMMA, chat_template_files
+from tpulm.specs.texts import GEMMA, PLAIN, chat_template_of
 from tpulm.tokenization.conversion import convert, sentencepiece_file
 
+from newconfig.columns import Tuning
 from newconfig.hub import HUB, newest_model
 from newconfig.sample import Text
 from newconfig.sizes import Machine, machine_of
@@ -57,24 +57,13 @@ class Base:
         return base_size(self.place, {"rank": rank, "targets": TARGETS})
 
     @property
-    def own_template(self) -> list[str]:
-        """The files of its own chat template; none without one."""
-        files = chat_template_files(str(self.folder)) if self.folder else []
-        try:
-            find_chat_template("--finetune", str(self.folder), None, files) if files else None
-        except UserError:
-            return []
-        return files
-
-    @property
-    def instructed(self) -> bool:
-        """Whether it was trained to answer messages."""
-        return bool(self.own_template or INSTRUCT.search(self.keys["preset"].rstrip("/").rsplit("/", 1)[-1].lower()))
-
-    @property
-    def chats(self) -> bool:
-        """Whether rows become conversations: it answers messages, and its chat template is known."""
-        return self.instructed and bool(self.own_template or backbone_of(self.place)[0].startswith("Gemma"))
+    def tuning(self) -> Tuning:
+        """What it makes of rows: conversations, if it answers messages and its chat template is known."""
+        template, name = chat_template_of(self.place)["chat_template"], self.keys["preset"].rstrip("/").rsplit("/", 1)[-1]
+        instructed = template not in (GEMMA, PLAIN) or INSTRUCT.search(name.lower())
+        if instructed and template == PLAIN:
+            self.notes.append(f"the chat template of {name} is not known, so rows become prompts without its markers")
+        return Tuning(bool(instructed) and template != PLAIN, template)
 
     def tokens(self) -> tuple[Callable[[str], int], str]:
         """Return what counts the tokens of a text, and how it does so, in words."""
@@ -106,8 +95,6 @@ def find_base(model: str) -> Base:
             f"--finetune is {model}, a model of a family or of sizes that are not known here; allowed: Gemma, Llama, "
             "Mistral or Qwen."
         )
-    if base.instructed and not base.chats:
-        notes.append(f"the chat template of {model} is not known here, so rows become prompts without its markers")
     return base
 
 

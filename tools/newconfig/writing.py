@@ -47,7 +47,7 @@ def tuning_config_of(text: Text, base: Base, accelerator: str | None, run: str) 
     values = run_of(base, text, text.documents * training, accelerator)
     text.notes += base.notes
     if repeated := len(text.sample) - len(set(text.sample)):
-        text.notes.append(f"{repeated:,} rows repeat others; all copies of a row are in one split")
+        text.notes.append(f"rows that repeat others: {repeated:,}; all copies of a row are in one split")
     values |= said_of(text, f"{base.name} tuned on {run}", share) | {
         "run": run,
         "keys": lines_of(base.keys, 4),
