@@ -109,7 +109,9 @@ def forms_of(rows: Sequence[Mapping]) -> dict[str, int]:
     prompt, response = (next((name for name in names if name in fields), "") for names in (PROMPTS, RESPONSES))
     if prompt and response:
         asked = list(dict.fromkeys([prompt, *(name for name in CONTEXTS if name in fields)]))
-        found[json.dumps(asking(asked, response))] = sum(len(str(cell)) for name in (*asked, response) for cell in values[name])
+        found[json.dumps(asking(asked, response))] = sum(
+            len(str(cell)) for name in (*asked, response) for cell in values[name]
+        )
     return found
 
 

@@ -59,7 +59,10 @@ class Base:
     @property
     def tuning(self) -> Tuning:
         """What it makes of rows: conversations, if it answers messages and its chat template is known."""
-        template, name = chat_template_of(self.place)["chat_template"], self.keys["preset"].rstrip("/").rsplit("/", 1)[-1]
+        template, name = (
+            chat_template_of(self.place)["chat_template"],
+            self.keys["preset"].rstrip("/").rsplit("/", 1)[-1],
+        )
         instructed = template not in (GEMMA, PLAIN) or INSTRUCT.search(name.lower())
         if instructed and template == PLAIN:
             self.notes.append(f"the chat template of {name} is not known, so rows become prompts without its markers")
@@ -69,8 +72,8 @@ class Base:
         """Return what counts the tokens of a text, and how it does so, in words."""
         if self.folder and sentencepiece_file(self.folder):
             tokenizer = convert(self.folder)
-        elif self.folder and "class_name" not in read_json(self.folder / "tokenizer.json"):
-            tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+        elif (file := (self.folder or Path()) / "tokenizer.json").is_file() and "class_name" not in read_json(file):
+            tokenizer = Tokenizer.from_file(str(file))
         else:  # Gemma's pieces of English have 4 bytes
             return lambda text: -(-len(text.encode()) // 3) + 2, "3 bytes a token, because its tokenizer is not here"
         return lambda text: len(tokenizer.encode(text).ids), "by its tokenizer"
@@ -87,8 +90,8 @@ def find_base(model: str) -> Base:
     if f"{model}_text" in preset_parameters():
         raise UserError(f"--finetune is {model}, which also reads images; allowed: {model}_text, its part for text.")
     here = (folder / "config.json").is_file()
-    parts = [part for part in Path(os.path.abspath(model) if here else model).parts if part not in ("preset", "model")]
-    name = re.sub("[^a-z0-9_-]+", "-", parts[-1].lower()).strip("-_")[:64]
+    path = re.sub(r"(/preset|/model|/\d+)+/?$", "", os.path.abspath(model) if here else model)
+    name = re.sub("[^a-z0-9_-]+", "-", Path(path).name.lower()).strip("-_")[:64]
     base = Base(keys, name, folder if here else None, notes)
     if backbone_of(base.place) is UNKNOWN:
         raise UserError(
@@ -124,7 +127,8 @@ def run_of(base: Base, text: Text, rows: float, accelerator: str | None) -> dict
     return fit | {
         "base": base.name,
         "size": f"{size.parameters:,} parameters",
-        "length": f"{length}   # {1 - cut:.1%} of the rows fit, {how}",
+        "length": length,
+        "fitting": f"{1 - cut:.1%} of the rows fit, {how}",
         "answer": answer,
         "steps": f"{steps}   # about {steps / per_epoch:,.1f} epochs of {rows:,.0f} rows",
         "every": every,

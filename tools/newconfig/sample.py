@@ -98,7 +98,9 @@ def look_at_files(place: str, paths: Sequence[str], tuning: Tuning | None) -> Te
     notes += [once] if repeated else []
     found = f"{len(group):,} file{'s'[: len(group) != 1]}, {size / 1e6:,.{2 if size < 1e6 else 1}f} MB"
     least = 1 if tuning else LEAST
-    text = Text(place, {"source": "files", "files": splits} | keys, *read_sample(group, keys, tuning), found, notes, least)
+    text = Text(
+        place, {"source": "files", "files": splits} | keys, *read_sample(group, keys, tuning), found, notes, least
+    )
     text.training = sum(map(text_size, train)) / size
     return text
 

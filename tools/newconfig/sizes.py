@@ -152,5 +152,7 @@ def estimate(config: Mapping) -> str:
     needed = max(mem_mb(run, "train") for run in Outline(config).runs.values()) / 1000
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     if needed > memory:
-        said += f" It needs about {needed:,.0f} GB of memory, and this machine has {memory:,.0f}: name an --accelerator."
+        said += (
+            f" It needs about {needed:,.0f} GB of memory, and this machine has {memory:,.0f}: name an --accelerator."
+        )
     return f"{said} Training may take twice as long, and the other jobs take minutes."

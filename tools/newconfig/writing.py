@@ -17,7 +17,7 @@ from newconfig.prompts import prompts_of
 from newconfig.sample import HELD_OUT, LARGEST, Text
 from newconfig.sizes import for_accelerator, small_models
 
-BETWEEN = ",\n" + 21 * " "  # prompts, a line each
+BETWEEN, SHORTER = (",\n" + indent * " " for indent in (21, 13))  # prompts, a line each
 ENOUGH = 200_000_000  # characters; the steps on CPUs read a fraction of it
 
 
@@ -52,7 +52,7 @@ def tuning_config_of(text: Text, base: Base, accelerator: str | None, run: str) 
         "run": run,
         "keys": lines_of(base.keys, 4),
         "source": lines_of(text.source, 4),
-        "prompts": f"[{BETWEEN.join(map(quoted, held_out_prompts(text)))}]",
+        "prompts": f"[{SHORTER.join(map(quoted, held_out_prompts(text)))}]",
     }
     return filled(template_named("finetune"), values)
 
