@@ -10,7 +10,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 import warm
-from conftest import ROOT, open_vocabulary
+from conftest import open_vocabulary
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError

@@ -18,11 +18,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.core.accelerators import TPUS
-from tpulm.corpus.sources import ALLOWED
+from tpulm.corpus.chat_templates import find_chat_template
+from tpulm.corpus.files import read_files
+from tpulm.corpus.parts import write_part
+from tpulm.corpus.rows import ChatTemplate, Form
+from tpulm.corpus.sources import ALLOWED, parts_of
+from tpulm.corpus.splits import assign_splits
 from tpulm.corpus.stdlib import python_docs
+from tpulm.specs.artifacts import SPLITS
 from tpulm.specs.scores import read_scores
+from tpulm.specs.texts import chat_template_files
 
 PROGRAM = ROOT / "tools/new_config.py"
 
@@ -303,6 +312,108 @@ def test_what_cannot_be_used_ends_in_a_sentence(write, tmp_path, name, content, 
     if content is not None:
         (tmp_path / name).write_bytes(content)
     out, said = write(name, *(["--accelerator", *more] if more else []))
+    assert out == "" and said.startswith("error: ") and sentence in said and said.count("\n") == 1
+
+
+def questions(folder):
+    rows = {"id": range(400), "question": [f"{text} {n}?" for n, text in enumerate(ENGLISH[:400])]}
+    pandas.DataFrame(rows | {"answer": ENGLISH[400:800]}).to_csv(folder / "qa.csv", index=False)
+    return "qa.csv", {"messages": {"user": "question", "assistant": "answer"}}
+
+
+def prompts_of_base(folder):
+    pandas.DataFrame({"prompt": ENGLISH, "response": ENGLISH[::-1]}).to_parquet(folder / "qa.parquet")
+    return "qa.parquet", {"template": "{prompt}\n", "response": "{response}"}
+
+
+def instructions_with_input(folder):
+    return instructions(folder)[0], {"messages": {"system": "input", "user": "instruction", "assistant": "output"}}
+
+
+def answered_in_turns(folder):
+    return conversations(folder)[0], {"messages": "talk"}
+
+
+def one_column(folder):
+    pandas.DataFrame({"text": ENGLISH}).to_csv(folder / "a.csv", index=False)
+    return "a.csv", {"column": "text"}
+
+
+def llama(folder):
+    """A folder of transformers with a chat template and a tokenizer of its own."""
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "hidden_size": 64}
+    files = {
+        "config.json": json.dumps(sizes | {"model_type": "llama", "intermediate_size": 128, "vocab_size": 512}),
+        "chat_template.jinja": "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}[assistant] {% endif %}",
+        "tokenizer.json": Tokenizer(WordLevel({"[UNK]": 0}, "[UNK]")).to_str(),
+    }
+    (folder / "my-llama").mkdir()
+    for name, content in files.items():
+        (folder / "my-llama" / name).write_text(content)
+    return files
+
+
+TUNED = [
+    (questions, "gemma3_instruct_1b", "v5e-8"), (questions, "gemma2_instruct_27b_en", "v5e-8"),
+    (questions, "my-llama", None), (prompts_of_base, "gemma2_2b_en", "l4:1"),
+    (instructions_with_input, "gemma_instruct_2b_en", "v5e-1"), (answered_in_turns, "gemma3_instruct_270m", None),
+    (one_column, "qwen3_8b_en", "v6e-8"),
+]  # fmt: skip
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("rows", "model", "accelerator"), TUNED)
+def test_a_config_finetunes_a_published_model_on_rows(write, tmp_path, rows, model, accelerator):
+    path, expected = rows(tmp_path)
+    llama(tmp_path)
+    out, said = write(path, "--finetune", model, *(["--accelerator", accelerator] if accelerator else []))
+    (tmp_path / "my.yaml").write_text(out)
+    config = read_config([tmp_path / "my.yaml"], {})
+    assert "corpus" not in config and not config["mlm"]["runs"]
+    text, (run,) = config["finetune"]["text"], config["finetune"]["runs"].values()
+    assert {key: text[key] for key in expected} == expected
+    assert run["resources"].get("accelerator") == accelerator and run["steps"] >= 100
+    steps, epochs, number = re.findall(r"steps: (\d+) +# about ([\d.]+) epochs of ([\d,]+) rows", out)[0]
+    assert float(epochs) == pytest.approx(int(steps) * run["batch_size"] / int(number.replace(",", "")), abs=0.06)
+    assert ("by its tokenizer" in out) == (model == "my-llama") and "machine has" not in said
+    # The prompts are of rows that a run holds out for its test split.
+    (part,) = parts_of("finetune.text", text)
+    form = Form("x", text, chat_of(text) if "messages" in text else None)
+    columns = {"seed": 0, "min_characters": 0, "responses": "column" not in text}
+    record = write_part(str(tmp_path / "part"), read_files(part.files, "line", form), columns)
+    recipe = {"parts": ["train"], "max_documents": None, "held_out": text["held_out"]}
+    codes, _ = assign_splits("x", recipe, [str(tmp_path / "part")], [record])
+    held_out = pq.read_table(tmp_path / "part")["text"].filter(codes == SPLITS.index("test")).to_pylist()
+    assert len(config["prompts"]["generate"]) == 3
+    assert all(any(one.startswith(prompt) for one in held_out) for prompt in config["prompts"]["generate"])
+
+
+def chat_of(text):
+    template = text["chat_template"]
+    return ChatTemplate(find_chat_template("x", template, None, chat_template_files(template)))
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["qa.csv", "--finetune", "gemma3_instrct_1b"], 'did you mean "gemma3_instruct_1b"?'),
+        (["qa.csv", "--finetune", "gemma3_instruct_4b"], "allowed: gemma3_instruct_4b_text, "),
+        (["qa.csv", "--finetune", "gemma3_27b_text", "--accelerator", "v5e-1"], "which does not fit the accelerator: "),
+        (["qa.csv", "--finetune", "gemma3_1b", "--columns", "question,reply"], "found: id, question, answer."),
+        (["qa.csv", "--finetune", "gemma3_1b", "--columns", "a,b,c"], "allowed: PROMPT,RESPONSE or one column, "),
+        (["qa.csv", "--columns", "question,answer"], "allowed: PROMPT,RESPONSE or one column, with --finetune."),
+        (["empty.csv", "--finetune", "gemma3_1b"], "empty.csv is empty: "),
+        (["few.csv", "--finetune", "gemma3_1b"], "is too little text; allowed: "),
+        (["qa.csv", "--finetune", "hf://some/absent"], "--finetune is hf://some/absent, which could not be downloaded"),
+    ],
+)
+def test_what_cannot_be_finetuned_ends_in_a_sentence(write, tmp_path, arguments, sentence):
+    questions(tmp_path)
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "few.csv").write_text("question,answer\n" + "Who?,I.\n" * 30)
+    out, said = write(*arguments)
     assert out == "" and said.startswith("error: ") and sentence in said and said.count("\n") == 1
 
 

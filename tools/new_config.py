@@ -5,9 +5,9 @@
     python tools/new_config.py PATH... --finetune gemma3_instruct_1b --accelerator v5e-8
 
 PATH is a file, a folder, a glob, or a dataset hf://OWNER/NAME. A model to finetune with LoRA is a preset of keras-hub
-(schemas/presets.txt), a model hf://OWNER/NAME, of which the newest revision is taken, or a local folder. The config is that of an experiment,
-experiments/NAME/config.yaml, which is never written over. Standard error has what was found and chosen, times, and the
-commands that follow.
+(schemas/presets.txt), a model hf://OWNER/NAME, of which the newest revision is taken, or a local folder. The config is
+that of an experiment, experiments/NAME/config.yaml, which is never written over. Standard error has what was found and
+chosen, times, and the commands that follow.
 """
 
 import argparse

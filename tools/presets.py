@@ -1,4 +1,4 @@
-"""Print the causal presets of the installed keras-hub, with their parameters: `make presets` writes schemas/presets.txt."""
+"""Print keras-hub's causal presets with their parameters: `make presets` writes schemas/presets.txt."""
 
 import os
 

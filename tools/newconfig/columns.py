@@ -70,7 +70,8 @@ class Tuning:
         if not (self.chats and "response" in keys):
             return {key: value for key, value in keys.items() if key != "chat_template"}
         user, *context, answer = re.findall("{(.+?)}", keys["template"] + keys["response"])
-        return {"messages": {"system": column for column in context[:1]} | {"user": user, "assistant": answer}}
+        system = {"system": context[0]} if context else {}
+        return {"messages": system | {"user": user, "assistant": answer}}
 
 
 def form_of(keys: Mapping, tuning: Tuning | None = None) -> Form:

@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -26,6 +26,7 @@ from newconfig.sizes import Machine, machine_of
 
 INSTRUCT = re.compile(r"(^|[^a-z])(instruct|it|chat)([^a-z]|$)")
 BATCH, EPOCHS, FEWEST_STEPS, MOST_EPOCHS = 16, 3, 100, 20
+SMALL = 100_000_000  # parameters, of a model that knows little before it is finetuned
 SEGMENT = 1000  # steps, at most, that an interrupted job loses
 LONGEST = 4096  # tokens of a record, at most
 USABLE = 0.85  # share of the memory of a device for weights and activations; the program takes some of it
@@ -117,7 +118,8 @@ def run_of(base: Base, text: Text, rows: float, accelerator: str | None) -> dict
     if machine:
         fit |= fitting(base, length, machine)
     per_epoch = max(1.0, rows / fit["batch"])
-    epochs = max(EPOCHS if rows < 50_000 else 1, min(MOST_EPOCHS, math.ceil(FEWEST_STEPS / per_epoch)))
+    wanted = MOST_EPOCHS if size.parameters < SMALL else EPOCHS if rows < 50_000 else 1
+    epochs = max(wanted, min(MOST_EPOCHS, math.ceil(FEWEST_STEPS / per_epoch)))
     segments = min(4, epochs) * math.ceil(per_epoch / SEGMENT)
     every = max(2, round(epochs * per_epoch / segments))
     steps = every * segments
@@ -157,17 +159,17 @@ def fitting(base: Base, length: int, machine: Machine) -> dict[str, Any]:
                 return fit | {"stored": "int8" if stored == "int8" else "", "remat": "true" if remat else "",
                               "parts": parts if parts > 1 else ""}  # fmt: skip
     raise UserError(
-        f"--finetune: {base.keys['preset']} does not fit the accelerator: with rank {RANKS[-1]}, one record at once and "
-        f"weights in int8 over all devices, a device needs about {need / GIB:.0f} GiB of {machine.memory / GIB:.0f}; "
-        "allowed: a smaller model, or more or larger devices."
+        f"--finetune is {base.keys['preset']}, which does not fit the accelerator: with rank {RANKS[-1]}, one record "
+        f"at once and int8 weights over all devices, a device needs about {need / GIB:.0f} GiB of "
+        f"{machine.memory / GIB:.0f}; allowed: a smaller model, or more or larger devices."
     )
 
 
 def needed(base: Base, size: ModelSize, stored: str, shards: int, remat: bool, tokens: int) -> float:
     """Return about how many bytes a device needs to tune a model; tokens  that it reads at once.
 
-    The weights; of the adapters also gradients and two moments; the activations in bfloat16, of one layer and the inputs
-    of all with `remat`; a part of the logits with their gradients. Calibrated with plans.
+    The weights; of the adapters also gradients and two moments; the activations in bfloat16, with `remat` of one layer
+    and the inputs of all; a part of the logits with their gradients. Plans of the TPU compiler need less.
     """
     family, sizes = backbone_of(base.place)
     inner = sizes["intermediate_dim"] // (2 if family == "GemmaBackbone" else 1)

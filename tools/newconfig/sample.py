@@ -47,9 +47,10 @@ class Text:
         self.prompts = [text[: spans[0][0]] for text, spans in (one for one in read if isinstance(one, tuple))]
         self.responses = [text[slice(*spans[-1])] for text, spans in (one for one in read if isinstance(one, tuple))]
         text, lengths = "\n".join(self.sample), list(map(len, self.sample))
-        if len(text) < least or len(lengths) < FEWEST:
+        different = len(set(self.sample))
+        if len(text) < least or different < FEWEST:
             raise UserError(
-                f"{place}: {len(text):,} characters in {len(lengths):,} documents is too little text; allowed: "
+                f"{place}: {len(text):,} characters in {different:,} documents is too little text; allowed: "
                 f"{least:,} characters or more, in {FEWEST} documents or more."
             )
         spaces = np.frombuffer(text.encode(), np.uint8) == ord(" ")
