@@ -71,6 +71,8 @@ def main() -> None:
         parts_of(where, recipe)  # its globs find the files
     except UserError as error:
         sys.exit(f"error: {error}")
+    if base:
+        config["base"][base.name] |= base.place  # where its sizes are known
     option = "" if asked.stdout else f" -d experiments/{name}"
     time = f"`snakemake plan{option}` compiles the runs and estimates memory and time."
     if not config["plan"]["topologies"]:

@@ -26,7 +26,7 @@ from newconfig.sizes import Machine, machine_of
 
 INSTRUCT = re.compile(r"(^|[^a-z])(instruct|it|chat)([^a-z]|$)")
 BATCH, EPOCHS, FEWEST_STEPS, MOST_EPOCHS = 16, 3, 100, 20
-SMALL = 100_000_000  # parameters, of a model that knows little before it is finetuned
+SMALL, EPOCHS_OF_SMALL = 100_000_000, 8  # parameters of a model that knows little before it is finetuned
 SEGMENT = 1000  # steps, at most, that an interrupted job loses
 LONGEST = 4096  # tokens of a record, at most
 USABLE = 0.85  # share of the memory of a device for weights and activations; the program takes some of it
@@ -118,7 +118,7 @@ def run_of(base: Base, text: Text, rows: float, accelerator: str | None) -> dict
     if machine:
         fit |= fitting(base, length, machine)
     per_epoch = max(1.0, rows / fit["batch"])
-    wanted = MOST_EPOCHS if size.parameters < SMALL else EPOCHS if rows < 50_000 else 1
+    wanted = EPOCHS_OF_SMALL if size.parameters < SMALL else EPOCHS if rows < 50_000 else 1
     epochs = max(wanted, min(MOST_EPOCHS, math.ceil(FEWEST_STEPS / per_epoch)))
     segments = min(4, epochs) * math.ceil(per_epoch / SEGMENT)
     every = max(2, round(epochs * per_epoch / segments))
