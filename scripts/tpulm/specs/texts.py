@@ -56,13 +56,18 @@ def chat_template_of(base: Mapping) -> dict[str, str]:
             return built_in
         of_hub = {"chat_template": preset.removeprefix("hf://"), "chat_template_revision": base["revision"]}
         return of_hub | {"chat_template_otherwise": built_in["chat_template"]}
-    found = {Path(file).name: file for file in chat_template_files(preset)}
-    settings = read_json(found["tokenizer_config.json"]) if "tokenizer_config.json" in found else {}
-    if "chat_template.jinja" in found or "chat_template" in settings:
+    jinja, settings = (Path(preset, name) for name in CHAT_TEMPLATE_FILES)
+    if jinja.is_file() or "chat_template" in keys_in(settings):
         return {"chat_template": preset}
-    config = read_json(Path(preset) / "config.json")
-    family = config.get("registered_name") or config.get("model_type") or ""
+    config = keys_in(Path(preset, "config.json"))
+    family = str(config.get("registered_name") or config.get("model_type"))
     return {"chat_template": GEMMA if has_turns_of_gemma(family) else PLAIN}
+
+
+def keys_in(path: Path) -> Mapping:
+    """Return the content of a JSON file that may be absent, or hold no mapping: then nothing. Raises UserError."""
+    content = read_json(path) if path.is_file() else {}
+    return content if isinstance(content, dict) else {}
 
 
 def has_turns_of_gemma(name: str) -> bool:
