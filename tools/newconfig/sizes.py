@@ -111,58 +111,6 @@ def machine_of(accelerator: str) -> Machine:
     return Machine(found.devices, slice_hosts(accelerator), found.hbm, True)
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What an accelerator has: devices, hosts, bytes of a device, and whether `snakemake plan` compiles for it."""
-
-    devices: int
-    hosts: int
-    memory: float
-    plans: bool
-
-
-def machine_of(accelerator: str) -> Machine:
-    """Return what an accelerator has. Raises UserError for an unknown one."""
-    if re.fullmatch(GPU_PATTERN, accelerator):
-        kind, devices = parse_gpu(accelerator)
-        return Machine(devices, 1, GPU_MEMORY.get(kind, 16) * GIB, False)
-    try:
-        found = topology(accelerator)
-    except UserError as error:
-        raise UserError(f"--accelerator: {str(error).rstrip('.')}; or GPUs, such as h100:4.") from None
-    if found.devices > MOST_HOST_DEVICES:
-        raise UserError(
-            f"--accelerator: {accelerator} has {found.devices:,} devices; allowed: {MOST_HOST_DEVICES} at most."
-        )
-    return Machine(found.devices, slice_hosts(accelerator), found.hbm, True)
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What an accelerator has: devices, hosts, bytes of a device, and whether `snakemake plan` compiles for it."""
-
-    devices: int
-    hosts: int
-    memory: float
-    plans: bool
-
-
-def machine_of(accelerator: str) -> Machine:
-    """Return what an accelerator has. Raises UserError for an unknown one."""
-    if re.fullmatch(GPU_PATTERN, accelerator):
-        kind, devices = parse_gpu(accelerator)
-        return Machine(devices, 1, GPU_MEMORY.get(kind, 16) * GIB, False)
-    try:
-        found = topology(accelerator)
-    except UserError as error:
-        raise UserError(f"--accelerator: {str(error).rstrip('.')}; or GPUs, such as h100:4.") from None
-    if found.devices > MOST_HOST_DEVICES:
-        raise UserError(
-            f"--accelerator: {accelerator} has {found.devices:,} devices; allowed: {MOST_HOST_DEVICES} at most."
-        )
-    return Machine(found.devices, slice_hosts(accelerator), found.hbm, True)
-
-
 def for_accelerator(text: Text, characters: float, accelerator: str) -> tuple[str, dict]:
     """Return the template with models that fit an accelerator and a text, and its values. Raises UserError."""
     machine = machine_of(accelerator)
