@@ -252,7 +252,7 @@ def check_base(where: str, recipe: dict) -> None:
 
 
 # Presets of keras-hub whose tokenizers tpulm.tokenization.conversion cannot write.
-WITHOUT_COUNTERPART = ("phi3_", "rwkv7_")
+WITHOUT_COUNTERPART = ("phi3_", "rwkv7_", "bart_", "blip2_opt_", "bloom", "falcon_", "gpt_oss_")
 
 
 def check_preset(where: str, preset: str) -> None:
@@ -274,6 +274,11 @@ def check_preset(where: str, preset: str) -> None:
             raise UserError(
                 f"{where} is {describe(preset)}, whose tokenizer has no counterpart in the library tokenizers; "
                 "allowed: another preset."
+            )
+        if preset.endswith("_assistant"):
+            raise UserError(
+                f"{where} is {describe(preset)}, which only drafts tokens for another model; allowed: "
+                f"{preset.removesuffix('_assistant')}."
             )
 
 

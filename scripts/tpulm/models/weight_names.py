@@ -53,6 +53,8 @@ def to_matrix(path: str, array: np.ndarray) -> np.ndarray:
         array = array.transpose(order_of(path, array.ndim)).reshape(-1, inputs)
     elif kind == "bias":
         array = array.reshape(-1)
+    elif kind == "conv1d_kernel":
+        array = array[:, None]  # a channel is convolved alone
     return np.ascontiguousarray(array)
 
 
