@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from tpulm.config.model_sizes import backbone_of
 from tpulm.config.outline import Outline, same_origin
 from tpulm.config.publications import check_publish
 from tpulm.config.record_sets import check_records_elsewhere
@@ -19,7 +20,7 @@ from tpulm.core.errors import UserError, describe
 from tpulm.core.secrets import find_secret
 from tpulm.core.user_files import check_file
 from tpulm.specs import causal_vocabularies as vocabularies
-from tpulm.specs.causal_families import FAMILIES
+from tpulm.specs.causal_families import FAMILIES, refuse_bypassed
 from tpulm.specs.masked_sizes import check_heads, sizes_of
 from tpulm.specs.texts import GEMMA, chat_template_files, sources_of, template_fields
 from tpulm.specs.training_step import check_batch_size, check_mesh
@@ -309,6 +310,8 @@ def check_finetune_run(where: str, recipe: dict, bases: dict) -> None:
             "arithmetic, set precision: mixed_bfloat16."
         )
     base = bases[recipe["base"]]
+    if recipe["method"] == "lora":
+        refuse_bypassed(backbone_of(base)[0], where, tuple(recipe["targets"]), recipe["base_precision"])
     if "model" in base:
         check_packing(where, recipe, base["model"])
         if recipe["sequence_length"] > base["sequence_length"]:
