@@ -99,7 +99,7 @@ def assumed(model: Model) -> str | None:
 
 
 def is_built(model: Model) -> bool:
-    """Return whether fetching a base model converts it, in float32: a preset of Keras that only reads text is copied."""
+    """Return whether fetching a base model converts it: a preset of Keras for text alone is copied."""
     preset = model.base["preset"]
     try:
         config = read_json(Path(preset) / "config.json")

@@ -56,7 +56,8 @@ def load_transformers(folder: Path, where: str) -> keras.Model:
         task = task_of(type(backbone))
         preprocessor = preprocessor_of(task, backbone, path)
         rules = PUBLISHED.get(type(preprocessor.tokenizer).__name__)
-        if rules is not None and rules_of(read_json(folder / "tokenizer.json")) is not rules:
+        file = folder / "tokenizer.json"  # some folders of GPT-2 have its vocabulary alone
+        if rules is not None and file.is_file() and rules_of(read_json(file)) is not rules:
             raise UserError(
                 f"{where} is {folder}, whose tokenizer.json cuts text into words by a rule of its own, or "
                 f"normalizes it otherwise; allowed for this architecture: the rules of {rules.name}, or SentencePiece."

@@ -76,9 +76,7 @@ OUTSIDE = {
 }
 # The path of a layer in a block, or of a variable outside the layers; groups are the block's number and the name.
 BLOCK = r"(?:decoder_block|transformer_layer)_(\d+)/"
-LAYER = re.compile(
-    rf"{BLOCK}(?:(?:self_)?attention/|linear_attn/)?({'|'.join(MODULES | NORMS | OTHERS)})$"
-)
+LAYER = re.compile(rf"{BLOCK}(?:(?:self_)?attention/|linear_attn/)?({'|'.join(MODULES | NORMS | OTHERS)})$")
 IN_BLOCK = re.compile(rf"{BLOCK}({'|'.join(ALONE)})$")
 
 

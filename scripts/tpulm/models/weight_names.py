@@ -61,10 +61,10 @@ def to_matrix(path: str, array: np.ndarray) -> np.ndarray:
 def from_matrix(path: str, array: np.ndarray, shape: Iterable[int]) -> np.ndarray:
     """Return the variable of `shape` for a matrix of `to_matrix`. Raises ValueError for another number of values."""
     shape = tuple(shape)
-    if path.endswith(("kernel", "reverse_embeddings")):
+    if path.endswith(("/kernel", "reverse_embeddings")):
         order = order_of(path, len(shape))
         array = array.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))
-    return np.ascontiguousarray(array.reshape(shape))
+    return np.ascontiguousarray(array).reshape(shape)
 
 
 def masked_name(path: str) -> str:

@@ -59,7 +59,7 @@ TARGETS = {
     ),
 }
 
-# Backbones whose blocks multiply by the kernels of the layers of `ffn` themselves, and not by calling these layers: int8
+# Backbones whose blocks multiply by the kernels of the layers of `ffn` themselves, and do not call these layers: int8
 # kernels would lack their scales, and adapters would be rounded with the kernels.
 BYPASSING = {"Gemma4Backbone": "Gemma 4"}
 # Arguments of backbones for images and sound, which are None here.

@@ -1,7 +1,8 @@
 """Sizes of published models as in keras-hub, so that a plan needs no download.
 
 Gemma Team 2024a, 2024b, 2025; Grattafiori et al. 2024 (Llama 3); Jiang et al. 2023 (Mistral); Yang et al. 2024, 2025
-(Qwen 2.5, Qwen 3); Gemma 4 and Qwen 3.5 as in their config.json. keras-hub keeps two tables of embeddings also for the small models of Llama 3.2.
+(Qwen 2.5, Qwen 3); Gemma 4 and Qwen 3.5 by their config.json, for text alone. keras-hub keeps two tables of embeddings
+also for the small models of Llama 3.2.
 
 The feed-forward of Gemma 1 and 2 counts both halves of the gate in keras-hub's `intermediate_dim`.
 """
@@ -63,7 +64,8 @@ MODELS = {
     ),
     "gemma4_2b": (
         "Gemma4Backbone",
-        GEMMA4 | EFFICIENT
+        GEMMA4
+        | EFFICIENT
         | sizes(35, 8, 1, 1536, 6144, 256, sliding_window_pattern=5, num_kv_shared_layers=20, use_double_wide_mlp=True),
     ),
     "gemma4_4b": ("Gemma4Backbone", GEMMA4 | EFFICIENT | sizes(42, 8, 2, 2560, 10_240, 256, num_kv_shared_layers=18)),
