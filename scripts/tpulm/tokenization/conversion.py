@@ -61,8 +61,8 @@ def convert(vocabulary: Path, start: Callable[[], None] = lambda: None) -> Token
             fast = Tokenizer.from_str(backend.to_str())
         else:
             raise UserError(
-                f"the base model's {type(tokenizer).__name__} has no counterpart in the library tokenizers with the ids "
-                f"of transformers; allowed: SentencePiece, {', '.join(PUBLISHED)}."
+                f"the base model's {type(tokenizer).__name__} has no counterpart in the library tokenizers with the "
+                f"ids of transformers; allowed: SentencePiece, {', '.join(PUBLISHED)}."
             )
     bos, eos, pad = ids
     around = [(fast.id_to_token(token), token) for token in (bos, eos) if token is not None]
