@@ -14,9 +14,10 @@ from conftest import ROOT, Workflow, open_vocabulary
 from test_causal import prose
 from test_transformers import OF_BYTES, preset_of
 from test_try import ask
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from tpulm.core.errors import UserError
-from tpulm.core.files import sha256
+from tpulm.core.files import sha256, write_json
+from tpulm.specs.byte_level import PUBLISHED, rules_of
 from tpulm.specs.causal_vocabularies import KINDS, vocabulary_in
 from tpulm.tokenization.training import train_byte_level
 
@@ -156,3 +157,38 @@ def test_the_workflow_makes_a_model_of_bytes(jax_backend, tmp_path):
     assert vocabulary_in(vocabulary.parent) == vocabulary
     tokenizer = open_causal(results / "base/tiny/checkpoints/00000002", vocabulary).preprocessor.tokenizer
     assert [list(map(int, tokenizer(text))) for text in TEXTS] == open_vocabulary(vocabulary).encode(TEXTS)
+
+
+@pytest.mark.parametrize("family", ["GPT2", "SmolLM3", "Qwen3", "Bloom"])
+def test_other_families_have_the_ids_of_transformers(jax_backend, tmp_path, family):
+    """Also of a token that a text spells. A family whose words are not known here is refused."""
+    import keras_hub
+
+    theirs = Tokenizer(models.BPE())
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if family != "GPT2":
+        rules = PUBLISHED["Qwen3Tokenizer" if family == "Qwen3" else "Llama3Tokenizer"]
+        split = pre_tokenizers.Split(Regex(rules.words), "isolated")
+        words = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        theirs.normalizer = normalizers.NFC() if rules.nfc else None
+    theirs.pre_tokenizer = words
+    special = ["<|endoftext|>", "<|im_end|>", "<|end_of_text|>", "<|begin_of_text|>", "<s>", "</s>", "<pad>"]
+    added = [*special, "<think>", "</think>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=340, initial_alphabet=alphabet, special_tokens=added, show_progress=False)
+    theirs.train_from_iterator(documents(), trainer)
+    theirs.model.ignore_merges = family == "SmolLM3"
+    described = json.loads(theirs.to_str())
+    merges = [" ".join(pair) for pair in described["model"]["merges"]]
+    made = getattr(keras_hub.models, f"{family}Tokenizer")(
+        described["model"]["vocab"], merges, unsplittable_tokens=added
+    )
+    made.save_to_preset(str(tmp_path))
+    write_json(tmp_path / "config.json", {"registered_name": f"keras_hub>{family}Backbone", "config": {}})
+    if family == "Bloom":
+        with pytest.raises(UserError, match=r"^the base model's BloomTokenizer has no counterpart .*GPT2Tokenizer"):
+            open_vocabulary(tmp_path)
+        return
+    assert rules_of(described) is PUBLISHED[f"{family}Tokenizer"]
+    texts = [*TEXTS, "<think>\n12345</think> is it", *documents()]
+    assert open_vocabulary(tmp_path).encode(texts) == [theirs.encode(text).ids for text in texts]

@@ -23,7 +23,7 @@ recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 with job(snakemake.log[0], f"base {run}") as say:
     runtime.start(cpu_threads=1, repeats=False, on_cpu=True)
     from tpulm.models.from_transformers import load_transformers
-    from tpulm.models.preset_folders import atomic_folder, save_preset
+    from tpulm.models.preset_folders import atomic_folder, load_text, reads_more, save_preset
 
     where = f"base.{run}.preset"
     source = hub.named_source(where, recipe["preset"], recipe["revision"])
@@ -32,7 +32,10 @@ with job(snakemake.log[0], f"base {run}") as say:
     if not (folder / "config.json").is_file():
         raise UserError(f"{source}, which is not a preset folder: it has no config.json.")
     check_preset(folder, source)
-    if is_keras_preset(folder):
+    if is_keras_preset(folder) and reads_more(folder):
+        say("saving the part that reads text, without images and sound")
+        save_preset(load_text(folder), snakemake.output.folder)
+    elif is_keras_preset(folder):
         unread = shutil.ignore_patterns(".*", "*.py", *(f"*{suffix}" for suffix in PICKLES))
         with atomic_folder(snakemake.output.folder) as partial:
             shutil.copytree(folder, partial, dirs_exist_ok=True, ignore=unread)

@@ -1,6 +1,7 @@
 """Private names of keras-hub 0.32. Call tpulm.training.runtime.start before importing it."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -9,7 +10,7 @@ import numpy as np
 from keras import ops
 from keras_hub.src.utils import preset_utils
 
-from tpulm.compat.keras import flat_layers
+from tpulm.compat.keras import flat_layers, replace_call
 
 GEMMAS = (keras_hub.models.GemmaBackbone, keras_hub.models.Gemma3Backbone)
 # The families whose decoder blocks are built like Llama's.
@@ -143,7 +144,53 @@ def plain_attention(model: keras.Model) -> keras.Model:
             layer._use_fused_attention_op = lambda: False
         if layer.name in QUERY_NORMS:
             layer.epsilon = model.backbone.layer_norm_epsilon
+    if isinstance(model.backbone, keras_hub.models.Gemma4Backbone):
+        count_positions(model)
+    if isinstance(model.backbone, keras_hub.models.Qwen3_5Backbone):
+        generate_from_prompts(model)
     return model
+
+
+def count_positions(model: keras.Model) -> None:
+    """Let a Gemma 4 count the positions of tokens itself, from 0, in `stateless_call`.
+
+    Why: its inputs have position_ids, which the other families do without.
+    Until: position_ids is optional.
+    """
+
+    def counted(call: Callable, inputs: dict, *args: Any, **kwargs: Any) -> Any:
+        tokens = inputs["token_ids"]
+        positions = ops.broadcast_to(ops.arange(tokens.shape[1], dtype="int32"), tokens.shape)
+        return call({"position_ids": positions, **inputs}, *args, **kwargs)
+
+    for part in (model, model.backbone):
+        replace_call(part, lambda call: partial(counted, call))
+
+
+def generate_from_prompts(model: keras.Model) -> None:
+    """Let a Qwen 3.5 read each token of a prompt once before it generates, and no padding.
+
+    Its linear attention has a state, which the tokens change as they are read. The first pass over prompts is left the
+    tokens that all of them have, but the last of these, from which the generation goes on.
+
+    Why: the first pass reads whole prompts and their padding, and the generation reads tokens of the prompts again.
+    Until: keras-hub's generation gives the logits of the model.
+    """
+    build = model._build_cache
+
+    def build_cache(token_ids: Any, padding_mask: Any, **more: Any) -> Any:
+        shared = ops.min(ops.sum(ops.cast(padding_mask, "int32"), axis=-1)) - 1
+        first = ops.cast(ops.arange(token_ids.shape[1]) < shared, "int32")
+        return build(token_ids, ops.broadcast_to(first, token_ids.shape), **more)
+
+    def closed(call: Callable, inputs: Any) -> Any:
+        """Return what keeps the state as it is where the inputs are padding, which is 0."""
+        return ops.where(ops.any(inputs != 0, axis=-1, keepdims=True), call(inputs), -1e9)
+
+    model._build_cache = build_cache
+    for layer in flat_layers(model):
+        if layer.name in ("in_proj_a", "in_proj_b"):
+            replace_call(layer, lambda call: partial(closed, call))
 
 
 def built_in_presets() -> dict[str, dict]:

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from tpulm.config.model_sizes import preset_parameters
+from tpulm.config.model_sizes import backbone_of, preset_parameters
 from tpulm.config.outline import Outline, same_origin
 from tpulm.config.publications import check_publish
 from tpulm.config.record_sets import check_records_elsewhere
@@ -19,7 +19,7 @@ from tpulm.core.errors import UserError, describe
 from tpulm.core.secrets import find_secret
 from tpulm.core.user_files import check_file
 from tpulm.specs import causal_vocabularies as vocabularies
-from tpulm.specs.causal_families import FAMILIES
+from tpulm.specs.causal_families import FAMILIES, refuse_bypassed
 from tpulm.specs.masked_sizes import check_heads, sizes_of
 from tpulm.specs.texts import GEMMA, PLAIN, chat_template_files, sources_of, template_fields
 from tpulm.specs.training_step import check_batch_size, check_mesh
@@ -266,7 +266,7 @@ def check_base(where: str, recipe: dict) -> None:
 
 
 # Presets of keras-hub whose tokenizers tpulm.tokenization.conversion cannot write.
-WITHOUT_COUNTERPART = ("phi3_", "rwkv7_")
+WITHOUT_COUNTERPART = ("phi3_", "rwkv7_", "bart_", "blip2_opt_", "bloom", "falcon_", "gpt_oss_")
 
 
 def check_preset(where: str, preset: str) -> None:
@@ -288,6 +288,11 @@ def check_preset(where: str, preset: str) -> None:
             raise UserError(
                 f"{where} is {describe(preset)}, whose tokenizer has no counterpart in the library tokenizers; "
                 "allowed: another preset."
+            )
+        if preset.endswith("_assistant"):
+            raise UserError(
+                f"{where} is {describe(preset)}, which only drafts tokens for another model; allowed: "
+                f"{preset.removesuffix('_assistant')}."
             )
 
 
@@ -318,6 +323,8 @@ def check_finetune_run(where: str, recipe: dict, bases: dict) -> None:
             "arithmetic, set precision: mixed_bfloat16."
         )
     base = bases[recipe["base"]]
+    if recipe["method"] == "lora":
+        refuse_bypassed(backbone_of(base)[0], where, tuple(recipe["targets"]), recipe["base_precision"])
     if "model" in base:
         check_packing(where, recipe, base["model"])
         if recipe["sequence_length"] > base["sequence_length"]:

@@ -13,7 +13,7 @@ from typing import Any
 from tpulm.config.outline import Model
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
-from tpulm.specs.causal_families import FAMILIES, constructor
+from tpulm.specs.causal_families import ENCODERS, FAMILIES, Family, constructor
 from tpulm.specs.masked_sizes import KINDS
 from tpulm.specs.published_models import MODELS, name_of_preset, published
 
@@ -29,6 +29,13 @@ OF_TRANSFORMERS = {
     "gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3", "llama": "llama3", "mistral": "mistral",
     "qwen2": "qwen2", "qwen3": "qwen3",
 }  # fmt: skip
+# Those that are not trained from scratch, text alone, and their sizes that have the same names in keras-hub.
+TUNED_ONLY = {"gemma4_text": "Gemma4Backbone", "qwen3_5_text": "Qwen3_5Backbone"}
+SAME_NAMES = (
+    "layer_types", "global_head_dim", "num_global_key_value_heads", "num_kv_shared_layers", "use_double_wide_mlp",
+    "hidden_size_per_layer_input", "vocab_size_per_layer_input", "linear_num_key_heads", "linear_num_value_heads",
+    "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim",
+)  # fmt: skip
 SIZES_OF_TRANSFORMERS = {
     "num_layers": "num_hidden_layers", "num_query_heads": "num_attention_heads", "hidden_dim": "hidden_size",
     "vocabulary_size": "vocab_size",
@@ -52,6 +59,7 @@ class ModelSize:
 
     parameters  of the model without LoRA; adapters  of LoRA
     layers, hidden, heads, vocabulary   from which the sizes of activations and of the largest table follow
+    per_layer   width of the second table of a Gemma 4, which has embeddings for each block
     """
 
     parameters: int
@@ -60,11 +68,12 @@ class ModelSize:
     heads: int
     vocabulary: int
     adapters: int = 0
+    per_layer: int = 0
 
     @property
     def table(self) -> int:
-        """Parameters of the largest variable, the table of embeddings."""
-        return self.vocabulary * self.hidden
+        """Parameters of the largest variable, a table of embeddings."""
+        return self.vocabulary * max(self.hidden, self.per_layer)
 
 
 def model_size(model: Model) -> ModelSize:
@@ -94,12 +103,13 @@ def assumed(model: Model) -> str | None:
 
 
 def is_built(model: Model) -> bool:
-    """Return whether fetching a base model converts it, in float32: a preset of Keras is copied."""
+    """Return whether fetching a base model converts it: a preset of Keras for text alone is copied."""
     preset = model.base["preset"]
     try:
-        return "registered_name" not in read_json(Path(preset) / "config.json")
-    except (OSError, UserError, ValueError, TypeError):
-        return preset.startswith("hf://")
+        config = read_json(Path(preset) / "config.json")
+        return "registered_name" not in config or any(config["config"].get(name) for name in ENCODERS)
+    except (OSError, UserError, ValueError, TypeError, LookupError, AttributeError):
+        return preset.startswith("hf://") or backbone_of(model.base)[0] in TUNED_ONLY.values()
 
 
 def backbone_of(base: Mapping) -> tuple[str, Mapping[str, Any]]:
@@ -150,7 +160,9 @@ def backbone_arguments(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return class and arguments of a backbone from a config.json of keras-hub or transformers. Raises LookupError."""
     if "registered_name" in config:
         return config["registered_name"].rpartition(">")[2], dict(config["config"])
-    family = FAMILIES[OF_TRANSFORMERS[config["model_type"]]]
+    config = {**config, **config.get("text_config", {})} if config["model_type"] in ("gemma4", "qwen3_5") else config
+    kind = config["model_type"]
+    family = Family(TUNED_ONLY[kind], True) if kind in TUNED_ONLY else FAMILIES[OF_TRANSFORMERS[kind]]
     sizes = {key: config[name] for key, name in SIZES_OF_TRANSFORMERS.items()}
     sizes |= {
         "num_key_value_heads": config.get("num_key_value_heads") or sizes["num_query_heads"],
@@ -159,7 +171,8 @@ def backbone_arguments(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         "intermediate_dim": config["intermediate_size"] * (2 if family.backbone == "GemmaBackbone" else 1),
         "tie_word_embeddings": config.get("tie_word_embeddings", family.backbone.startswith("Gemma")),
     }
-    return family.backbone, {**family.constants, **sizes}
+    same = {key: config[key] for key in SAME_NAMES if key in config} if kind in TUNED_ONLY else {}
+    return family.backbone, {**family.constants, **sizes, **same}
 
 
 def causal_size(family: str, sizes: Mapping[str, Any], lora: Mapping | None = None) -> ModelSize:
@@ -169,6 +182,8 @@ def causal_size(family: str, sizes: Mapping[str, Any], lora: Mapping | None = No
     """
     hidden, heads, pairs = sizes["hidden_dim"], sizes["num_query_heads"], sizes["num_key_value_heads"]
     layers, vocabulary = sizes["num_layers"], sizes["vocabulary_size"]
+    if family in TUNED_ONLY.values():
+        return size_by_block(family, sizes, lora)
     width = sizes.get("head_dim") or hidden // heads
     # keras-hub's GemmaBackbone counts both halves of the gate.
     inner = sizes["intermediate_dim"] // (2 if family == "GemmaBackbone" else 1)
@@ -188,6 +203,61 @@ def causal_size(family: str, sizes: Mapping[str, Any], lora: Mapping | None = No
     adapters = layers * lora["rank"] * sum(shapes[target] for target in lora["targets"]) if lora else 0
     parameters = layers * block + tables * vocabulary * hidden + hidden
     return ModelSize(parameters, layers, hidden, heads, vocabulary, adapters)
+
+
+def size_by_block(family: str, sizes: Mapping[str, Any], lora: Mapping | None) -> ModelSize:
+    """Return the size of a Gemma 4 or a Qwen 3.5, whose blocks differ, as for `causal_size`."""
+    hidden, layers, vocabulary = sizes["hidden_dim"], sizes["num_layers"], sizes["vocabulary_size"]
+    gemma, per_layer = family == "Gemma4Backbone", layers * (sizes.get("hidden_size_per_layer_input") or 0)
+    every = sizes.get("sliding_window_pattern", 6) if gemma else 4
+    kinds = sizes.get("layer_types") or ["" if (i + 1) % every else "full_attention" for i in range(layers)]
+    parameters, adapters = vocabulary * hidden + hidden, 0
+    if per_layer:
+        rows = sizes.get("vocab_size_per_layer_input") or vocabulary
+        parameters += (rows + hidden) * per_layer + per_layer // layers
+    if not sizes.get("tie_word_embeddings", gemma):
+        parameters += vocabulary * hidden
+    for index, kind in enumerate(kinds):
+        others, matrices = (gemma4_block if gemma else qwen35_block)(sizes, index, kind == "full_attention")
+        parameters += others + sum(rows * columns for matrix in matrices.values() for rows, columns in matrix)
+        adapted = [matrices.get(target, ()) for target in lora["targets"]] if lora else []
+        adapters += sum(lora["rank"] * (rows + columns) for matrix in adapted for rows, columns in matrix)
+    return ModelSize(parameters, layers, hidden, sizes["num_query_heads"], vocabulary, adapters, per_layer)
+
+
+def gemma4_block(sizes: Mapping[str, Any], index: int, full: bool) -> tuple[int, dict[str, list]]:
+    """Return the parameters of a block that no target has, and the rows of A and columns of B of LoRA by target."""
+    hidden, heads, inner = (sizes[name] for name in ("hidden_dim", "num_query_heads", "intermediate_dim"))
+    own = index < sizes["num_layers"] - (sizes.get("num_kv_shared_layers") or 0)  # keys and values
+    alike = sizes.get("num_global_key_value_heads") if full else None  # keys are the values
+    width = (full and sizes.get("global_head_dim")) or sizes["head_dim"]
+    inner *= 2 if sizes.get("use_double_wide_mlp") and not own else 1
+    per_layer = sizes.get("hidden_size_per_layer_input") or 0
+    matrices = {
+        "query": [(heads * hidden, width)],
+        "key": [((alike or sizes["num_key_value_heads"]) * hidden, width)] if own else [],
+        "output": [(heads * width, hidden)],
+        "ffn": [(hidden, inner), (hidden, inner), (inner, hidden)],
+    }
+    matrices["value"] = [] if alike else matrices["key"]
+    others = 4 * hidden + (1 + own) * width + 1
+    return others + ((2 * per_layer + 1) * hidden if per_layer else 0), matrices
+
+
+def qwen35_block(sizes: Mapping[str, Any], index: int, full: bool) -> tuple[int, dict[str, list]]:
+    """Return for a block of Qwen 3.5 what `gemma4_block` does."""
+    hidden, heads, inner = (sizes[name] for name in ("hidden_dim", "num_query_heads", "intermediate_dim"))
+    ffn: dict[str, list] = {"ffn": [(hidden, inner), (hidden, inner), (inner, hidden)]}
+    if full:
+        width, pairs = sizes["head_dim"], [(sizes["num_key_value_heads"] * hidden, sizes["head_dim"])]
+        output = [(heads * width, hidden)]
+        query = [(heads * hidden, 2 * width)]  # and the gate of the output
+        return 2 * hidden + 2 * width, ffn | {"query": query, "key": pairs, "value": pairs, "output": output}
+    values, width = sizes.get("linear_num_value_heads", 32), sizes.get("linear_value_head_dim", 128)
+    keys = sizes.get("linear_num_key_heads", 16) * sizes.get("linear_key_head_dim", 128)
+    mixed = 2 * keys + values * width
+    projections = hidden * (mixed + 2 * values * width + 2 * values)
+    return projections + mixed * sizes.get("linear_conv_kernel_dim", 4) + 2 * values + width + 2 * hidden, ffn
 
 
 def masked_size(model: Mapping[str, Any], vocabulary: int) -> ModelSize:

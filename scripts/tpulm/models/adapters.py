@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from tpulm.compat.keras import scale_in_kernel
+from tpulm.compat.keras import flat_layers, scale_in_kernel
 from tpulm.core.files import atomic_write, read_json, write_json
 from tpulm.models import causal
 from tpulm.models.base_precision import leaves
@@ -56,15 +56,18 @@ def merged(spec: ModelSpec, best: str) -> keras.Model:
     tuned, _ = open_model(spec, causal, best)
     keras.distribution.set_distribution(None)
     wide = load_preset(spec.preset, keras.DTypePolicy("float32"))
-    for target, source in zip(leaves(wide.backbone), leaves(tuned.backbone), strict=True):
-        for variable in target.variables:
-            variable.assign(wide_value(source, variable.name))
+    layers = {layer.path: layer for layer in flat_layers(tuned.backbone, include_self=False)}
+    for variable in wide.backbone.variables:
+        layer, _, name = variable.path.rpartition("/")
+        if layer in layers:  # others are states of dropout
+            variable.assign(wide_value(layers[layer], name))
     return wide
 
 
 def wide_value(layer: keras.Layer, name: str) -> np.ndarray:
     """Return a variable of a layer in float32; int8 is dequantized, and LoRA's product is added to a kernel."""
-    values = {variable.name: np.asarray(variable.value).astype(np.float32) for variable in layer.variables}
+    own = (variable for variable in layer.variables if variable.path.rpartition("/")[0] == layer.path)
+    values = {variable.name: np.asarray(variable.value).astype(np.float32) for variable in own}
     value, scale = values[name], values.get(f"{name}_scale")
     if scale is not None:
         if isinstance(layer, keras.layers.EinsumDense):  # its scales have the axes of its outputs

@@ -16,8 +16,8 @@ from tpulm.models.preset_folders import load_preset
 from tpulm.specs.causal_families import TARGETS, layers_of
 from tpulm.specs.training_step import ModelSpec
 
-# Layers whose weights are int8: all matrices.
-QUANTISED = [*layers_of(tuple(TARGETS)), "token_embedding"]
+# Layers whose weights are int8: all large matrices.
+QUANTISED = [*layers_of(tuple(TARGETS)), "in_proj_qkv", "in_proj_z", "out_proj", "token_embedding"]
 # Keras's default quantizes activations, too.
 WEIGHTS_ONLY = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
 
@@ -78,10 +78,10 @@ def load_int8(preset: str | Path, policy: keras.dtype_policies.DTypePolicyMap) -
         wide.backbone.quantize(config=WEIGHTS_ONLY, filters=lambda layer: layer.name in QUANTISED)
     keras.distribution.set_distribution(distribution)
     model = without_activations(rebuilt(wide, policy))
-    for target, source in zip(leaves(model.backbone), leaves(wide.backbone), strict=True):
-        values = {variable.name: variable for variable in source.variables}
-        for variable in target.variables:
-            variable.assign(np.asarray(values[variable.name].value))
+    values = {variable.path: variable for variable in wide.backbone.variables}
+    for variable in model.backbone.variables:
+        if "seed_generator" not in variable.path:
+            variable.assign(np.asarray(values[variable.path].value))
     return model
 
 

@@ -14,14 +14,13 @@ import numpy as np
 
 from tpulm.compat.keras_hub import plain_attention
 from tpulm.core.arrays import load_arrays
-from tpulm.core.errors import UserError
 from tpulm.core.random_streams import generator
 from tpulm.models.base_precision import load_int8, policy_of, without_activations
 from tpulm.models.lora import draw_adapter, prepare_tuning
-from tpulm.models.preset_folders import load_preset, make_preprocessor, registered_backbone
+from tpulm.models.preset_folders import load_preset, make_preprocessor, registered_backbone, task_of
 from tpulm.models.variables import assign
 from tpulm.records.causal_batches import causal_lm
-from tpulm.specs.causal_families import constructor
+from tpulm.specs.causal_families import ENCODERS, constructor
 from tpulm.specs.training_step import CausalArchitecture, ModelSpec, Preset
 
 objective = causal_lm
@@ -71,16 +70,6 @@ def construct(architecture: CausalArchitecture, policy: keras.dtype_policies.DTy
     return without_activations(plain_attention(model))
 
 
-def task_of(family: type) -> type:
-    """Return keras-hub's causal language model class for a backbone class. Raises UserError if there is none."""
-    tasks = [keras_hub.models.CausalLM]
-    for task in tasks:  # grows in the loop: Llama 3's is a subclass of Llama's
-        if task.backbone_cls is family:
-            return task
-        tasks += task.__subclasses__()
-    raise UserError(f"keras-hub has no causal language model for {family.__name__}.")
-
-
 def draw_causal_weights(backbone: keras.Model, seed: int) -> None:
     """Draw embeddings and kernels by `seed`: normal, variance 1/inputs, and 1/(2 layers) of that into the residual.
 
@@ -100,8 +89,9 @@ def draw_causal_weights(backbone: keras.Model, seed: int) -> None:
 
 
 def as_built(family: type, arguments: Mapping[str, Any]) -> CausalArchitecture:
-    """Return the architecture of a backbone class with the arguments in its config.json."""
+    """Return the architecture of a backbone class with the arguments in its config.json, for text alone."""
     sizes = {key: value for key, value in arguments.items() if key not in ("name", "trainable", "dtype")}
+    sizes |= {name: None for name in ENCODERS if name in sizes}
     return CausalArchitecture(family.__name__, sizes, sizes.pop("vocabulary_size"))
 
 

@@ -49,7 +49,8 @@ def model_flops_of(run: Built) -> float:
     head = everywhere - inside + math.prod(table.shape)
     heads = getattr(backbone, "num_query_heads", None) or backbone.num_heads
     width = heads * (getattr(backbone, "head_dim", None) or backbone.hidden_dim // heads)
-    seen = backbone.tokens_seen(length) if hasattr(backbone, "tokens_seen") else backbone.num_layers * length
+    linear = (getattr(backbone, "layer_types", None) or []).count("linear_attention")  # these see a state, not tokens
+    seen = backbone.tokens_seen(length) if hasattr(backbone, "tokens_seen") else (backbone.num_layers - linear) * length
     predicted = step.predictions_per_record / length
     if isinstance(step.model.source, MaskedArchitecture):
         width *= 2

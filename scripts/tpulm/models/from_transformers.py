@@ -10,6 +10,7 @@ Needs tpulm.training.runtime.start first.
 import contextlib
 import json
 import math
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,8 +23,7 @@ from tpulm.compat.keras import skip_initialization
 from tpulm.compat.keras_hub import plain_attention
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
-from tpulm.models.causal import task_of
-from tpulm.models.preset_folders import make_preprocessor
+from tpulm.models.preset_folders import FOR_TEXT, make_preprocessor, task_of, text_preprocessor
 from tpulm.models.tensor_files import read_tensor, tensor_files
 from tpulm.models.transformers_causal import transformers_name
 from tpulm.models.weight_names import from_matrix
@@ -34,6 +34,12 @@ VOCABULARY = "tokenizer.model"
 LENGTH = 1024  # tokens, the default of keras-hub's preprocessors
 # Tensors that are computed, not trained.
 BUFFERS = ("rotary_emb.inv_freq",)
+# Models that also read images or sound, of which the part that reads text is loaded: what its tensors begin with, those
+# of the other parts, and keys and values of blocks of Gemma 4 that take those of another block.
+FOR_MORE = ("gemma4", "qwen3_5")
+TEXT_PART = re.compile(r"^(?:model\.)?language_model\.")
+OTHER_PARTS = re.compile(r"^(?:model\.)?(?:visual|vision_tower|audio_tower|embed_vision|embed_audio|mtp)\.")
+SHARED = re.compile(r"layers\.(\d+)\.self_attn\.(?:k_proj|v_proj|k_norm)\.weight$")
 
 
 @skip_initialization()
@@ -50,7 +56,8 @@ def load_transformers(folder: Path, where: str) -> keras.Model:
         task = task_of(type(backbone))
         preprocessor = preprocessor_of(task, backbone, path)
         rules = PUBLISHED.get(type(preprocessor.tokenizer).__name__)
-        if rules is not None and rules_of(read_json(folder / "tokenizer.json")) is not rules:
+        file = folder / "tokenizer.json"  # some folders of GPT-2 have its vocabulary alone
+        if rules is not None and file.is_file() and rules_of(read_json(file)) is not rules:
             raise UserError(
                 f"{where} is {folder}, whose tokenizer.json cuts text into words by a rule of its own, or "
                 f"normalizes it otherwise; allowed for this architecture: the rules of {rules.name}, or SentencePiece."
@@ -64,6 +71,13 @@ def load_transformers(folder: Path, where: str) -> keras.Model:
 def as_keras_hub_reads_it(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config of transformers 4 or 5 as keras-hub reads it; a Llama with biases becomes a Qwen 2."""
     converted = dict(config)
+    if config.get("model_type") in FOR_MORE and "text_config" in config:
+        tied = config.get("tie_word_embeddings", config["text_config"].get("tie_word_embeddings", True))
+        converted = config["text_config"] | {"tie_word_embeddings": tied, "architectures": config.get("architectures")}
+    if converted.get("model_type") == "qwen3_5_text":
+        converted["model_type"] = "qwen3_5"
+    if converted.get("model_type") == "gemma4_text" and not converted.get("attention_k_eq_v"):
+        converted["num_global_key_value_heads"] = None
     positions = config.get("rope_parameters") or {}
     if positions.get("rope_type", "default") != "default" and not config.get("rope_scaling"):
         converted["rope_scaling"] = positions
@@ -93,7 +107,7 @@ def assign_weights(backbone: keras.Model, folder: Path, subject: str) -> bool:
     """
     paths = [weight.path for weight in backbone.weights]
     post_norms = any(path.endswith("post_attention_norm/scale") for path in paths)
-    files = tensor_files(folder)
+    files = {TEXT_PART.sub("model.", name): (path, name) for name, path in tensor_files(folder).items()}
     try:
         names = [transformers_name(path, post_norms) for path in paths]
     except UserError:
@@ -101,15 +115,18 @@ def assign_weights(backbone: keras.Model, folder: Path, subject: str) -> bool:
     if not set(names) <= set(files):
         return False
     tied = "lm_head.weight" not in names
+    own = backbone.num_layers - getattr(backbone, "num_kv_shared_layers", 0)  # blocks with keys of their own
     for name in sorted(set(files) - set(names)):
-        zero_bias = name.endswith("o_proj.bias") and not read_tensor(files[name], name).any()
-        if not (name.endswith(BUFFERS) or zero_bias or (tied and name == "lm_head.weight")):
+        zero_bias = name.endswith("o_proj.bias") and not read_tensor(*files[name]).any()
+        shared = SHARED.search(name)
+        unread = OTHER_PARTS.match(name) or (shared and int(shared[1]) >= own)
+        if not (name.endswith(BUFFERS) or zero_bias or unread or (tied and name == "lm_head.weight")):
             raise UserError(
                 f"{subject}, whose weights have {name}, which a {type(backbone).__name__} does not have; allowed: "
                 "Gemma, Llama, Mistral and Qwen models with the architecture of transformers."
             )
     for weight, name in zip(backbone.weights, names, strict=True):
-        array = read_tensor(files[name], name)
+        array = read_tensor(*files[name])
         if array.size != math.prod(weight.shape):
             raise UserError(
                 f"{subject}, whose {name} has the shape {list(array.shape)}, which does not match its config."
@@ -124,11 +141,12 @@ def preprocessor_of(task: Any, backbone: keras.Model, folder: str) -> keras.laye
     family = next((name for name, family in FAMILIES.items() if family.backbone == kind), None)
     if family and Path(folder, VOCABULARY).is_file():
         return make_preprocessor(family, Path(folder, VOCABULARY), LENGTH)
-    if kind == "Gemma3Backbone":  # its own preprocessor, which also takes images, needs TensorFlow
+    if task.preprocessor_cls.__name__ in FOR_TEXT:
         tokenizer = keras_hub.tokenizers.Tokenizer.from_preset(folder)
-        return keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=LENGTH)
-    preprocessor = task.preprocessor_cls.from_preset(folder)
-    tokenizer = preprocessor.tokenizer
+        preprocessor = text_preprocessor(task.preprocessor_cls.__name__, tokenizer, LENGTH)
+    else:
+        preprocessor = task.preprocessor_cls.from_preset(folder)
+        tokenizer = preprocessor.tokenizer
     if getattr(tokenizer, "unsplittable_tokens", None):
         tokenizer.unsplittable_tokens = sorted(tokenizer.unsplittable_tokens)  # they come from a set, in any order
     return preprocessor

@@ -13,7 +13,7 @@ import numpy as np
 from tpulm.compat.keras import flat_layers, kernel_alone, replace_call
 from tpulm.core.errors import UserError
 from tpulm.core.random_streams import generator
-from tpulm.specs.causal_families import TARGETS, layers_of
+from tpulm.specs.causal_families import TARGETS, layers_of, refuse_bypassed
 from tpulm.specs.training_step import ModelSpec
 
 
@@ -38,7 +38,11 @@ def draw_adapter(model: keras.Model, seed: int) -> None:
 
 
 def adapt(model: keras.Model, spec: ModelSpec) -> None:
-    """Enable LoRA on the layers of a run's targets. Raises UserError for a target without a layer in the model."""
+    """Enable LoRA on the layers of a run's targets.
+
+    Raises UserError for a target without a layer in the model, see also `refuse_bypassed`.
+    """
+    refuse_bypassed(type(model.backbone).__name__, spec.where, spec.targets, spec.base_precision)
     layers = flat_layers(model.backbone, include_self=False)
     for target in spec.targets:
         if not any(layer.name in TARGETS[target] and hasattr(layer, "enable_lora") for layer in layers):

@@ -18,10 +18,17 @@ from tpulm.compat.keras import skip_initialization
 from tpulm.compat.keras_hub import plain_attention
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, write_json
+from tpulm.specs.causal_families import ENCODERS
 from tpulm.specs.causal_vocabularies import KINDS
 from tpulm.tokenization.byte_level import cut_words, vocabulary_and_merges
 
 EPOCH = "1970-01-01@00:00:00"  # replaces the date of saving in the metadata of presets
+# Preprocessors that also take images, and need TensorFlow; and those that do the same for text.
+FOR_TEXT = {
+    "Gemma3CausalLMPreprocessor": "GemmaCausalLMPreprocessor",
+    "Gemma4CausalLMPreprocessor": "GemmaCausalLMPreprocessor",
+    "Qwen3_5CausalLMPreprocessor": "Qwen3CausalLMPreprocessor",
+}
 
 
 def make_preprocessor(architecture: str, vocabulary: Path, sequence_length: int) -> keras.layers.Layer:
@@ -53,23 +60,58 @@ def registered_backbone(preset: str | Path) -> type:
     return family
 
 
+def task_of(family: type) -> type:
+    """Return keras-hub's causal language model class for a backbone class. Raises UserError if there is none."""
+    tasks = [keras_hub.models.CausalLM]
+    for task in tasks:  # grows in the loop: Llama 3's is a subclass of Llama's
+        if task.backbone_cls is family and task.preprocessor_cls:  # a Gemma 4 that drafts for another one reads no text
+            return task
+        tasks += task.__subclasses__()
+    raise UserError(f"keras-hub has no causal language model for {family.__name__}.")
+
+
+def reads_more(preset: str | Path) -> bool:
+    """Return whether the model of a preset folder reads images or sound, too."""
+    config = read_json(Path(preset) / "config.json").get("config", {})
+    return any(config.get(name) for name in ENCODERS)
+
+
+def load_text(preset: str | Path) -> keras.Model:
+    """Return the model of a preset folder, as `load_on_host` does, without what reads images and sound."""
+    whole = load_on_host(preset)
+    config = whole.backbone.get_config()
+    none = {name: None for name in ENCODERS if name in config}
+    with jax.default_device(jax.local_devices(backend="cpu")[0]), skip_initialization():
+        backbone = type(whole.backbone).from_config(config | none)
+        values = {variable.path: variable for variable in whole.backbone.variables}
+        for variable in backbone.variables:
+            variable.assign(values[variable.path])
+        model = type(whole)(backbone=backbone, preprocessor=whole.preprocessor)
+    return plain_attention(model)
+
+
 @skip_initialization()
 def load_preset(preset: str | Path, dtype: keras.dtype_policies.DTypePolicy | None = None) -> keras.Model:
     """Return the causal language model of a preset folder, with its preprocessor; in the run's dtype by default."""
     arguments: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
     file = Path(preset) / "preprocessor.json"
     preprocessor: dict[str, Any] = read_json(file) if file.is_file() else {"class_name": None}
-    if preprocessor["class_name"] != "Gemma3CausalLMPreprocessor":
-        model = keras_hub.models.CausalLM.from_preset(str(preset), **arguments)
+    task = task_of(registered_backbone(preset))
+    if preprocessor["class_name"] not in FOR_TEXT:
+        model = task.from_preset(str(preset), **arguments)
         if model.preprocessor is not None:
             cut_words(model.preprocessor.tokenizer)
         return plain_attention(model)
-    # Gemma 3's, which also takes images, needs TensorFlow; for text it does what Gemma's does.
-    model = keras_hub.models.CausalLM.from_preset(str(preset), preprocessor=None, **arguments)
-    tokenizer = keras_hub.tokenizers.Tokenizer.from_preset(str(preset))
+    model = task.from_preset(str(preset), preprocessor=None, **arguments)
+    tokenizer = cut_words(keras_hub.tokenizers.Tokenizer.from_preset(str(preset)))
     length = preprocessor["config"]["sequence_length"]
-    model.preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=length)
+    model.preprocessor = text_preprocessor(preprocessor["class_name"], tokenizer, length)
     return plain_attention(model)
+
+
+def text_preprocessor(name: str, tokenizer: keras.layers.Layer, length: int) -> keras.layers.Layer:
+    """Return the preprocessor of FOR_TEXT for keras-hub's class `name`; length  its default length, tokens."""
+    return getattr(keras_hub.models, FOR_TEXT[name])(tokenizer, sequence_length=length)
 
 
 def load_on_host(preset: str | Path) -> keras.Model:

@@ -31,6 +31,13 @@ LLAMA = {
     "transformer_layer.*feedforward_(gate|intermediate)_dense/kernel": ("batch", "model"),
     "transformer_layer.*feedforward_output_dense/kernel": ("model", "batch"),
 }
+GEMMA3 = {
+    "token_embedding/embeddings": ("model", "batch"),
+    "decoder_block.*attention/(query|key|value)/kernel": ("model", "batch", None),
+    "decoder_block.*attention/attention_output/kernel": ("model", None, "batch"),
+    "decoder_block.*ffw_gating(_2)?/kernel": ("batch", "model"),
+    "decoder_block.*ffw_linear/kernel": ("model", "batch"),
+}
 # Layout maps that replace those of keras-hub, or that it lacks: attention by heads, feed-forward by its inner dimension
 # (Shoeybi et al. 2019), tables of embeddings by the vocabulary.
 LAYOUTS = {
@@ -52,18 +59,24 @@ LAYOUTS = {
         "model.layers.*mlp.Wo/kernel": ("model", None),
         "head/output_bias": ("model",),
     },
-    "Gemma3Backbone": {
-        "token_embedding/embeddings": ("model", "batch"),
-        "decoder_block.*attention/(query|key|value)/kernel": ("model", "batch", None),
-        "decoder_block.*attention/attention_output/kernel": ("model", None, "batch"),
-        "decoder_block.*ffw_gating(_2)?/kernel": ("batch", "model"),
-        "decoder_block.*ffw_linear/kernel": ("model", "batch"),
+    "Gemma3Backbone": GEMMA3,
+    "Gemma4Backbone": GEMMA3
+    | {
+        "per_layer_token_embedding/embeddings": ("model", "batch"),
+        "per_layer_model_projection/kernel": ("batch", "model"),
+        "decoder_block.*per_layer_input_gate/kernel": ("batch", "model"),
+        "decoder_block.*per_layer_up_proj/kernel": ("model", "batch"),
     },
     "LlamaBackbone": LLAMA,
     "Llama3Backbone": LLAMA,
     "MistralBackbone": LLAMA,
     "QwenBackbone": LLAMA,
     "Qwen3Backbone": LLAMA,
+    "Qwen3_5Backbone": LLAMA
+    | {
+        "transformer_layer.*linear_attn/in_proj_(qkv|z)/kernel": ("batch", "model"),
+        "transformer_layer.*linear_attn/out_proj/kernel": ("model", "batch"),
+    },
 }
 
 

@@ -45,19 +45,39 @@ NORMS = {
     "feedforward_layernorm": "post_attention_layernorm",
     "query_dense_layernorm": "self_attn.q_norm",
     "key_dense_layernorm": "self_attn.k_norm",
+    "input_layernorm": "input_layernorm",
+    "post_attention_layernorm": "post_attention_layernorm",
+    "post_per_layer_input_norm": "post_per_layer_input_norm",
+    "norm": "linear_attn.norm",
 }
 WITHOUT_POST_NORMS = NORMS | {"pre_ffw_norm": "post_attention_layernorm"}
+# Other layers of a block: those by which each block of Gemma 4 reads the token, and Qwen 3.5's linear attention.
+OTHERS = {
+    "per_layer_input_gate": "per_layer_input_gate",
+    "per_layer_up_proj": "per_layer_projection",
+    **{name: f"linear_attn.{name}" for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")},
+}
+# Variables of a block outside its layers.
+ALONE = {
+    "layer_scalar": "layer_scalar",
+    "linear_attn/conv1d_kernel": "linear_attn.conv1d.weight",
+    "linear_attn/dt_bias": "linear_attn.dt_bias",
+    "linear_attn/A_log": "linear_attn.A_log",
+}
 # Variables outside the blocks, by path.
 OUTSIDE = {
     "token_embedding/embeddings": "model.embed_tokens.weight",
     "token_embedding/reverse_embeddings": "lm_head.weight",
     "final_normalization/scale": "model.norm.weight",
     "sequence_output_layernorm/scale": "model.norm.weight",
+    "per_layer_token_embedding/embeddings": "model.embed_tokens_per_layer.weight",
+    "per_layer_model_projection/kernel": "model.per_layer_model_projection.weight",
+    "per_layer_projection_norm/scale": "model.per_layer_projection_norm.weight",
 }
-# The path of a layer in a block; groups are the block's number and the layer's name.
-LAYER = re.compile(
-    rf"(?:decoder_block|transformer_layer)_(\d+)/(?:(?:self_)?attention/)?({'|'.join(MODULES | NORMS)})$"
-)
+# The path of a layer in a block, or of a variable outside the layers; groups are the block's number and the name.
+BLOCK = r"(?:decoder_block|transformer_layer)_(\d+)/"
+LAYER = re.compile(rf"{BLOCK}(?:(?:self_)?attention/|linear_attn/)?({'|'.join(MODULES | NORMS | OTHERS)})$")
+IN_BLOCK = re.compile(rf"{BLOCK}({'|'.join(ALONE)})$")
 
 
 SHARD_BYTES = 2_000_000_000
@@ -105,14 +125,28 @@ CLASSES = {
     "GemmaBackbone": ("Gemma", "gemma", 8192),
     "Gemma2": ("Gemma2", "gemma2", 8192),
     "Gemma3Backbone": ("Gemma3", "gemma3_text", 32768),
+    "Gemma4Backbone": ("Gemma4", "gemma4_text", 131_072),
     "LlamaBackbone": ("Llama", "llama", 4096),
     "Llama3Backbone": ("Llama", "llama", 8192),
     "MistralBackbone": ("Mistral", "mistral", 32768),
     "QwenBackbone": ("Qwen2", "qwen2", 32768),
     QWEN_AS_LLAMA: ("Llama", "llama", 32768),
     "Qwen3Backbone": ("Qwen3", "qwen3", 32768),
+    "Qwen3_5Backbone": ("Qwen3_5", "qwen3_5_text", 262_144),
 }
 SLIDING, FULL = "sliding_attention", "full_attention"
+NESTED_ROTARY = ("Gemma4Backbone", "Qwen3_5Backbone")  # whose rotary positions transformers 5 alone describes
+# Settings of the two that have the same names in transformers.
+SAME_NAMES = {
+    "Gemma4Backbone": (
+        *("layer_types", "global_head_dim", "num_global_key_value_heads", "num_kv_shared_layers"),
+        *("hidden_size_per_layer_input", "vocab_size_per_layer_input", "use_double_wide_mlp"),
+    ),
+    "Qwen3_5Backbone": (
+        *("layer_types", "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim"),
+        *("linear_value_head_dim", "linear_conv_kernel_dim"),
+    ),
+}
 
 
 def class_key(backbone: "keras.Model", byte_level: bool) -> str:
@@ -126,7 +160,7 @@ def class_key(backbone: "keras.Model", byte_level: bool) -> str:
 def transformers_config(
     model: "keras.Model", special_ids: Mapping[str, int | None], byte_level: bool
 ) -> dict[str, Any]:
-    """Return the config.json of a causal model, for transformers 4.57 and later.
+    """Return the config.json of a causal model, for transformers 4.57 and later; Gemma 4 and Qwen 3.5 are in 5 only.
 
     special_ids   of its tokenizer: bos, eos, pad
     byte_level    whether the tokenizer is byte-level BPE, and not SentencePiece
@@ -171,12 +205,20 @@ def refuse_unknown(kind: str, sizes: Mapping[str, Any]) -> None:
         "GemmaBackbone": ("use_sliding_window_attention", "attention_logit_soft_cap", "final_logit_soft_cap")
         + ("use_post_ffw_norm", "use_post_attention_norm"),
         "Gemma3Backbone": ("vision_encoder", "is_embedding_model", "use_bidirectional_attention"),
+        "Gemma4Backbone": ("vision_encoder", "audio_encoder", "is_embedding_model", "use_bidirectional_attention")
+        + ("attention_logit_soft_cap", "enable_moe_block"),
+        "Qwen3_5Backbone": ("vision_encoder",),
     }
-    needed = {"Gemma3Backbone": ("use_query_key_norm", "use_post_ffw_norm", "use_post_attention_norm")}
+    needed = {
+        "Gemma3Backbone": ("use_query_key_norm", "use_post_ffw_norm", "use_post_attention_norm"),
+        "Gemma4Backbone": ("use_sliding_window_attention",),
+    }
     wrong = [key for key in without.get(kind, ()) if sizes[key]] + [
         key for key in needed.get(kind, ()) if not sizes[key]
     ]
     scaled = {"rope_position_scaling_factor": 1.0, "local_rope_scaling_factor": 1.0}
+    if kind in NESTED_ROTARY:
+        scaled |= {"global_rope_scaling_factor": 1.0, "rope_scaling_factor": 1.0}
     wrong += [key for key, plain in scaled.items() if sizes.get(key, plain) != plain]
     if wrong:
         raise UserError(
@@ -187,6 +229,14 @@ def refuse_unknown(kind: str, sizes: Mapping[str, Any]) -> None:
 
 def rotary(kind: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of rotary positions (Su et al. 2021): wavelengths and scaling."""
+    if kind == "Gemma4Backbone":
+        whole = {"rope_type": "proportional", "rope_theta": float(sizes["global_rope_wavelength"] or 1e6)}
+        whole["partial_rotary_factor"] = sizes["global_rope_partial_rotary_factor"]
+        local = {"rope_type": "default", "rope_theta": float(sizes["local_rope_wavelength"] or 1e4)}
+        return {"rope_parameters": {FULL: whole, SLIDING: local}}
+    if kind == "Qwen3_5Backbone":
+        whole = {"rope_type": "default", "rope_theta": float(sizes["rope_max_wavelength"])}
+        return {"rope_parameters": whole | {"partial_rotary_factor": sizes["partial_rotary_factor"]}}
     if kind == "Gemma3Backbone":
         factor = sizes["global_rope_scaling_factor"]
         # As in keras-hub: layers with a window have the local wavelength, and no factor.
@@ -223,6 +273,17 @@ def attention(kind: str, backbone: "keras.Model", sizes: Mapping[str, Any]) -> d
             "final_logit_softcapping": sizes["final_logit_soft_cap"],
             "query_pre_attn_scalar": sizes["head_dim"] if by_head else sizes["hidden_dim"] // sizes["num_query_heads"],
         }
+    if kind in SAME_NAMES:
+        same = {key: sizes[key] for key in SAME_NAMES[kind]}
+        if kind == "Qwen3_5Backbone":
+            return same
+        return same | {
+            "global_head_dim": sizes["global_head_dim"] or sizes["head_dim"],
+            "vocab_size_per_layer_input": sizes["vocab_size_per_layer_input"] or sizes["vocabulary_size"],
+            "attention_k_eq_v": sizes["num_global_key_value_heads"] is not None,
+            "sliding_window": sizes["sliding_window_size"],
+            "final_logit_softcapping": sizes["final_logit_soft_cap"],
+        }
     if kind == "MistralBackbone":
         return {"sliding_window": sizes["sliding_window"]}
     if kind == QWEN_AS_LLAMA:
@@ -242,11 +303,13 @@ def transformers_name(path: str, post_norms: bool) -> str:
     """
     if path in OUTSIDE:
         return OUTSIDE[path]
+    if match := IN_BLOCK.match(path):
+        return f"model.layers.{match[1]}.{ALONE[match[2]]}"
     layer, kind = path.rsplit("/", 1)
     match = LAYER.match(layer)
     if match and kind in ("kernel", "bias", "scale"):
         norms = NORMS if post_norms else WITHOUT_POST_NORMS
-        module = (MODULES | norms)[match[2]]
+        module = (MODULES | norms | OTHERS)[match[2]]
         return f"model.layers.{match[1]}.{module}.{'bias' if kind == 'bias' else 'weight'}"
     raise UserError(f"the variable {path} has no counterpart in a causal model of transformers.")
 

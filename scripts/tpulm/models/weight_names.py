@@ -53,16 +53,18 @@ def to_matrix(path: str, array: np.ndarray) -> np.ndarray:
         array = array.transpose(order_of(path, array.ndim)).reshape(-1, inputs)
     elif kind == "bias":
         array = array.reshape(-1)
+    elif kind == "conv1d_kernel":
+        array = array[:, None]  # a channel is convolved alone
     return np.ascontiguousarray(array)
 
 
 def from_matrix(path: str, array: np.ndarray, shape: Iterable[int]) -> np.ndarray:
     """Return the variable of `shape` for a matrix of `to_matrix`. Raises ValueError for another number of values."""
     shape = tuple(shape)
-    if path.endswith(("kernel", "reverse_embeddings")):
+    if path.endswith(("/kernel", "reverse_embeddings")):
         order = order_of(path, len(shape))
         array = array.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))
-    return np.ascontiguousarray(array.reshape(shape))
+    return np.ascontiguousarray(array).reshape(shape)
 
 
 def masked_name(path: str) -> str:

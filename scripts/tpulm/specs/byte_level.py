@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# The words of Llama 3 and of Qwen differ in how many digits one has.
+# The words of Llama 3 and of Qwen differ in how many digits one has. Those of Qwen 3.5 have marks, such as accents.
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -31,6 +31,11 @@ class ByteLevel:
 LLAMA3 = ByteLevel("llama3", WORDS.replace("DIGITS", r"\p{N}{1,3}"), "llama-bpe", whole_words=True)
 QWEN = ByteLevel("qwen", WORDS.replace("DIGITS", r"\p{N}"), "qwen2", nfc=True)
 RULES = {rules.name: rules for rules in (LLAMA3, QWEN)}
+# Those below are of published models only.
+MARKS = WORDS.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
+QWEN35 = ByteLevel("qwen3.5", MARKS.replace("DIGITS", r"\p{N}"), "qwen35", nfc=True)
+GPT2 = ByteLevel("gpt2", r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", "gpt-2")
+KNOWN = (*RULES.values(), QWEN35, GPT2)
 # By keras-hub's class of the tokenizer.
 PUBLISHED = {
     "Llama3Tokenizer": LLAMA3,
@@ -38,15 +43,23 @@ PUBLISHED = {
     "QwenMoeTokenizer": QWEN,
     "Qwen3Tokenizer": QWEN,
     "Qwen3MoeTokenizer": QWEN,
+    "Qwen3_5Tokenizer": QWEN35,
+    "Qwen3_5MoeTokenizer": QWEN35,
+    "SmolLM3Tokenizer": LLAMA3,
+    "GPT2Tokenizer": GPT2,
+    "OPTTokenizer": GPT2,
 }
 
 
 def rules_of(tokenizer: Mapping[str, Any]) -> ByteLevel | None:
     """Return the rules that a tokenizer.json of the `tokenizers` library follows; None for other rules."""
-    steps = (tokenizer["pre_tokenizer"] or {}).get("pretokenizers", [])
+    first = tokenizer["pre_tokenizer"] or {}
+    steps = first.get("pretokenizers", [])
     patterns = [step["pattern"].get("Regex") for step in steps if step["type"] == "Split"]
+    if first.get("type") == "ByteLevel" and first.get("use_regex", True) and not first["add_prefix_space"]:
+        patterns = [GPT2.words]  # those that the library has
     key = (patterns, tokenizer["normalizer"] == {"type": "NFC"}, tokenizer["model"].get("ignore_merges", False))
-    return next((rules for rules in RULES.values() if key == ([rules.words], rules.nfc, rules.whole_words)), None)
+    return next((rules for rules in KNOWN if key == ([rules.words], rules.nfc, rules.whole_words)), None)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tpulm.core.errors import UserError
+
 GEMMA_NORMS = {"use_post_ffw_norm": True, "use_post_attention_norm": True, "use_sliding_window_attention": True}
 
 
@@ -56,6 +58,23 @@ TARGETS = {
         *("feedforward_gate_dense", "feedforward_intermediate_dense", "feedforward_output_dense"),
     ),
 }
+
+# Backbones whose blocks multiply by the kernels of the layers of `ffn` themselves, and do not call these layers: int8
+# kernels would lack their scales, and adapters would be rounded with the kernels.
+BYPASSING = {"Gemma4Backbone": "Gemma 4"}
+# Arguments of backbones for images and sound, which are None here.
+ENCODERS = ("vision_encoder", "audio_encoder")
+
+
+def refuse_bypassed(backbone: str, where: str, targets: tuple[str, ...], base_precision: str | None) -> None:
+    """Raise UserError, naming the run `where`, if LoRA would not be computed as set; backbone  keras-hub's class."""
+    if backbone not in BYPASSING:
+        return
+    if base_precision == "int8":
+        raise UserError(f"{where}.base_precision is int8; allowed for {BYPASSING[backbone]}: float32, bfloat16.")
+    if "ffn" in targets:
+        allowed = ", ".join(target for target in TARGETS if target != "ffn")
+        raise UserError(f"{where}.targets names ffn; allowed for {BYPASSING[backbone]}: {allowed}.")
 
 
 def layers_of(targets: tuple[str, ...]) -> list[str]:

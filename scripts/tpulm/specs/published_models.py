@@ -1,7 +1,8 @@
 """Sizes of published models as in keras-hub, so that a plan needs no download.
 
 Gemma Team 2024a, 2024b, 2025; Grattafiori et al. 2024 (Llama 3); Jiang et al. 2023 (Mistral); Yang et al. 2024, 2025
-(Qwen 2.5, Qwen 3). keras-hub keeps two tables of embeddings also for the small models of Llama 3.2.
+(Qwen 2.5, Qwen 3); Gemma 4 and Qwen 3.5 by their config.json, for text alone. keras-hub keeps two tables of embeddings
+also for the small models of Llama 3.2.
 
 The feed-forward of Gemma 1 and 2 counts both halves of the gate in keras-hub's `intermediate_dim`.
 """
@@ -23,6 +24,13 @@ LLAMA31 = LLAMA3 | LONG | {"rope_frequency_adjustment_factor": 8.0}
 LLAMA32 = LLAMA3 | LONG | {"rope_frequency_adjustment_factor": 32.0}
 QWEN = {"vocabulary_size": 151_936, "rope_max_wavelength": 1_000_000}
 QWEN_UNTIED = QWEN | {"tie_word_embeddings": False}
+GEMMA4 = {
+    "vocabulary_size": 262_144, "image_size": None, "global_head_dim": 512, "final_logit_soft_cap": 30.0,
+    "global_rope_partial_rotary_factor": 0.25,
+}  # fmt: skip
+EFFICIENT = {"hidden_size_per_layer_input": 256}  # E2B and E4B
+QWEN35 = {"vocabulary_size": 248_320, "rope_max_wavelength": 10_000_000}
+QWEN35_TIED = QWEN35 | {"tie_word_embeddings": True}
 
 
 def sizes(
@@ -36,6 +44,7 @@ def sizes(
     } | width | more  # fmt: skip
 
 
+QWEN35_27B = sizes(64, 24, 4, 5120, 17_408, 256, linear_num_value_heads=48, **QWEN35)  # and its successors
 # Class and arguments of the backbone by the name of a preset without _instruct, _en and versions.
 MODELS = {
     "gemma_2b": ("GemmaBackbone", sizes(18, 8, 1, 2048, 32_768, 256, vocabulary_size=256_000)),
@@ -54,6 +63,17 @@ MODELS = {
         "Gemma3Backbone",
         GEMMA3 | sizes(62, 32, 16, 5376, 21_504, 128, query_head_dim_normalize=False),
     ),
+    "gemma4_2b": (
+        "Gemma4Backbone",
+        GEMMA4
+        | EFFICIENT
+        | sizes(35, 8, 1, 1536, 6144, 256, sliding_window_pattern=5, num_kv_shared_layers=20, use_double_wide_mlp=True),
+    ),
+    "gemma4_4b": ("Gemma4Backbone", GEMMA4 | EFFICIENT | sizes(42, 8, 2, 2560, 10_240, 256, num_kv_shared_layers=18)),
+    "gemma4_31b": (
+        "Gemma4Backbone",
+        GEMMA4 | sizes(60, 32, 16, 5376, 21_504, 256, num_global_key_value_heads=4, sliding_window_size=1024),
+    ),
     "llama3_8b": ("Llama3Backbone", sizes(32, 32, 8, 4096, 14_336, None, **LLAMA3)),
     "llama3.1_8b": ("Llama3Backbone", sizes(32, 32, 8, 4096, 14_336, None, **LLAMA31)),
     "llama3.2_1b": ("Llama3Backbone", sizes(16, 32, 8, 2048, 8192, None, **LLAMA32)),
@@ -70,6 +90,13 @@ MODELS = {
     "qwen3_8b": ("Qwen3Backbone", sizes(36, 32, 8, 4096, 12_288, 128, **QWEN_UNTIED)),
     "qwen3_14b": ("Qwen3Backbone", sizes(40, 40, 8, 5120, 17_408, 128, **QWEN_UNTIED)),
     "qwen3_32b": ("Qwen3Backbone", sizes(64, 64, 8, 5120, 25_600, 128, **QWEN_UNTIED)),
+    "qwen3_5_0.8b": ("Qwen3_5Backbone", sizes(24, 8, 2, 1024, 3584, 256, linear_num_value_heads=16, **QWEN35_TIED)),
+    "qwen3_5_2b": ("Qwen3_5Backbone", sizes(24, 8, 2, 2048, 6144, 256, linear_num_value_heads=16, **QWEN35_TIED)),
+    "qwen3_5_4b": ("Qwen3_5Backbone", sizes(32, 16, 4, 2560, 9216, 256, **QWEN35_TIED)),
+    "qwen3_5_9b": ("Qwen3_5Backbone", sizes(32, 16, 4, 4096, 12_288, 256, **QWEN35)),
+    "qwen3_5_27b": ("Qwen3_5Backbone", QWEN35_27B),
+    "qwen3_6_27b": ("Qwen3_5Backbone", QWEN35_27B),
+    "qwen3_8_27b": ("Qwen3_5Backbone", QWEN35_27B),
 }
 
 
@@ -81,4 +108,4 @@ def name_of_preset(preset: str) -> str | None:
 
 def published(preset: str) -> tuple[str, dict] | None:
     """Return class and arguments of a backbone by the name or handle of a keras-hub preset; None if unknown."""
-    return MODELS.get(re.sub(r"(_instruct|_1\.1|_en)", "", name_of_preset(preset) or ""))
+    return MODELS.get(re.sub(r"(_instruct|_1\.1|_en|_base)", "", name_of_preset(preset) or ""))

@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pro
 from tpulm.compat.keras_hub_tokenizers import tokenizer_of
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, write_json
+from tpulm.specs.byte_level import PUBLISHED
 from tpulm.tokenization.byte_level import cut_words
 from tpulm.tokenization.folder import NO_LIMIT
 from tpulm.tokenization.tokenizer import SPACE, TextTokenizer
@@ -56,12 +57,12 @@ def convert(vocabulary: Path, start: Callable[[], None] = lambda: None) -> Token
         backend = tokenizer_of(tokenizer)
         if getattr(tokenizer, "proto", None):
             fast, _ = from_sentencepiece(tokenizer.proto)
-        elif backend is not None:
+        elif backend is not None and type(tokenizer).__name__ in PUBLISHED:
             fast = Tokenizer.from_str(backend.to_str())
         else:
             raise UserError(
-                f"the base model's {type(tokenizer).__name__} has no counterpart in the library tokenizers; allowed: "
-                "SentencePiece or byte-pair encoding tokenizers."
+                f"the base model's {type(tokenizer).__name__} has no counterpart in the library tokenizers with the "
+                f"ids of transformers; allowed: SentencePiece, {', '.join(PUBLISHED)}."
             )
     bos, eos, pad = ids
     around = [(fast.id_to_token(token), token) for token in (bos, eos) if token is not None]

@@ -1,0 +1,247 @@
+"""Gemma 4 and Qwen 3.5, which are tuned here and not trained from scratch: from presets and folders, for text alone."""
+
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+import test_causal
+from conftest import open_vocabulary
+from safetensors.numpy import load_file, save_file
+from test_causal import RECIPE, draw_lora, prose, train, trainer_of
+from test_lora import LORA, opened
+from test_transformers import OPEN, TEXTS, adapter_of, export
+from tpulm.config.model_sizes import backbone_arguments, causal_size
+from tpulm.core.arrays import save_arrays
+from tpulm.core.errors import UserError
+from tpulm.core.files import write_json
+from tpulm.core.foreign_folders import check_preset
+from tpulm.specs.byte_level import Vocabulary
+from tpulm.specs.training_step import ModelSpec, TrainingStep
+from tpulm.tokenization.sentencepiece_bpe import train_vocabulary
+from tpulm.tokenization.training import train_byte_level
+
+jax_backend, packed = test_causal.jax_backend, test_causal.packed
+vocabulary = test_causal.vocabulary
+SIZES = {"num_query_heads": 4, "num_key_value_heads": 2, "hidden_dim": 32, "intermediate_dim": 64, "head_dim": 8}
+# Blocks with and without keys of their own; keys that are the values; wider heads; a window shorter than the text.
+GEMMA4 = SIZES | {
+    "num_layers": 4, "sliding_window_pattern": 2, "sliding_window_size": 5, "num_kv_shared_layers": 2,
+    "global_head_dim": 16, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 8,
+    "use_double_wide_mlp": True, "global_rope_partial_rotary_factor": 0.25, "final_logit_soft_cap": 30.0,
+    "image_size": 16,
+}  # fmt: skip
+QWEN = SIZES | {
+    "num_layers": 2, "layer_types": ["linear_attention", "full_attention"], "tie_word_embeddings": True,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+}  # fmt: skip
+VISION = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 16, "head_dim": 8}
+PICTURES = {"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16, "patch_size": 4}
+PICTURES |= {"out_hidden_size": 32, "num_position_embeddings": 16}
+TOKENS = ("<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", "<think>")
+VOCABULARY = Vocabulary("Qwen3Tokenizer", pad="<|endoftext|>", eos="<|im_end|>", others=TOKENS)
+NAMES = ("gemma4", "qwen3_5")
+
+
+def published(name, folder):
+    """Write a preset as it is published, with an encoder of images, below a folder; return its path."""
+    import keras
+    import keras_hub.models as hub
+    from tpulm.models.causal import draw_causal_weights
+    from tpulm.models.preset_folders import save_preset
+    from tpulm.tokenization.byte_level import vocabulary_and_merges
+
+    keras.distribution.set_distribution(None)
+    if name == "gemma4":
+        encoder = hub.Gemma4VisionEncoder(
+            image_size=16, patch_size=4, pool_size=2, num_key_value_heads=2, output_dim=32, **VISION
+        )
+        backbone = hub.Gemma4Backbone(vocabulary_size=330, vision_encoder=encoder, **GEMMA4)
+        tokenizer = hub.GemmaTokenizer(proto=train_vocabulary(prose(200), 330, ""))
+        preprocessor = hub.GemmaCausalLMPreprocessor(tokenizer, sequence_length=16)
+    else:
+        train_byte_level([prose(200)], VOCABULARY, 330, "").save(str(folder / "vocabulary.json"))
+        module = hub.Qwen3_5Backbone.__module__.replace("backbone", "vision_encoder")
+        encoder = {"module": module, "class_name": "Qwen3_5VisionEncoder", "registered_name": None, "config": PICTURES}
+        encoder = keras.saving.deserialize_keras_object(encoder)
+        backbone = hub.Qwen3_5Backbone(vocabulary_size=330, vision_encoder=encoder, **QWEN)
+        ids, merges = vocabulary_and_merges(folder / "vocabulary.json")
+        tokenizer = hub.Qwen3_5Tokenizer(ids, merges, unsplittable_tokens=VOCABULARY.special)
+        preprocessor = hub.Qwen3CausalLMPreprocessor(tokenizer, sequence_length=16)
+    draw_causal_weights(backbone, 0)
+    draw = np.random.default_rng(1)
+    for variable in backbone.weights:
+        if variable.path.endswith(("scale", "layer_scalar", "conv1d_kernel", "dt_bias", "A_log")):
+            variable.assign(np.asarray(variable.value) + 0.2 * draw.standard_normal(variable.shape))
+    task = hub.Gemma4CausalLM if name == "gemma4" else hub.Qwen3_5CausalLM
+    save_preset(task(backbone=backbone, preprocessor=preprocessor), folder / "published")
+    for file in ("preprocessor.json", "task.json"):  # as keras-hub's own have it
+        text = (folder / "published" / file).read_text()
+        for ours, theirs in (("GemmaCausal", "Gemma4Causal"), ("Qwen3Causal", "Qwen3_5Causal")):
+            text = text.replace(f"{ours}LMPreprocessor", f"{theirs}LMPreprocessor")
+        (folder / "published" / file).write_text(text)
+    return folder / "published"
+
+
+@pytest.fixture(scope="module")
+def made(jax_backend, tmp_path_factory):
+    """Return the folder, by name, of the part that reads text, as rule fetch_base saves it, and of that exported."""
+    from tpulm.models.preset_folders import load_text, reads_more, save_preset
+
+    @cache
+    def folder_of(name):
+        folder = tmp_path_factory.mktemp(name)
+        whole = published(name, folder)
+        check_preset(whole, "base.small.preset")
+        assert reads_more(whole)
+        save_preset(load_text(whole), folder / "preset")
+        assert not reads_more(folder / "preset")
+        export(folder / "preset", folder / "exported")
+        return folder
+
+    return folder_of
+
+
+def function_of(model):
+    """Return the compiled function from rows of ids to logits."""
+    import jax
+    import keras
+
+    keras.distribution.set_distribution(None)
+    variables = [[v.value for v in group] for group in (model.trainable_variables, model.non_trainable_variables)]
+
+    @jax.jit
+    def function(values, ids, mask):
+        return model.stateless_call(*values, {"token_ids": ids, "padding_mask": mask})[0]
+
+    return lambda ids: np.asarray(function(variables, np.array(ids, "int32"), np.ones_like(ids, "int32")))
+
+
+def logits(model, ids):
+    return function_of(model)(ids)
+
+
+def ids_of(preset):
+    return open_vocabulary(preset).encode([" ".join(prose(3))])[0][:24]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_of_transformers_is_the_same_model(made, tmp_path, name):
+    """As it is exported, and as it is published, with images; the sizes are those that are expected."""
+    from tpulm.models.from_transformers import load_transformers
+    from tpulm.models.preset_folders import load_preset
+
+    folder, ids = made(name), [ids_of(made(name) / "preset")]
+    model = load_preset(folder / "preset")
+    config = json.loads((folder / "exported/config.json").read_text())
+    for described in (json.loads((folder / "preset/config.json").read_text()), config):
+        assert causal_size(*backbone_arguments(described)).parameters == model.count_params()
+    whole = {"model_type": config["model_type"].removesuffix("_text"), "text_config": config}
+    for file in (folder / "exported").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    files = sorted(tmp_path.glob("*.safetensors"))
+    tensors = {key: array for file in files for key, array in load_file(file).items()}
+    for file in [*files, tmp_path / "model.safetensors.index.json"]:
+        file.unlink()
+    others = {"model.visual.x": np.zeros(1), "model.layers.3.self_attn.k_proj.weight": np.zeros(1)}
+    renamed = {key.replace("model.", "model.language_model."): array for key, array in (tensors | others).items()}
+    if name == "qwen3_5":
+        del renamed["model.language_model.layers.3.self_attn.k_proj.weight"]
+    renamed["model.visual.x"] = renamed.pop("model.language_model.visual.x")
+    save_file(renamed, tmp_path / "model.safetensors")
+    write_json(tmp_path / "config.json", whole | {"vision_config": {}, "tie_word_embeddings": True})
+    for source in (folder / "exported", tmp_path):
+        loaded = load_transformers(source, "base.small.preset")
+        np.testing.assert_allclose(logits(loaded, ids), logits(model, ids), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy_generation_follows_the_logits(made, name):
+    """Of prompts of different lengths, with padding after them."""
+    from tpulm.models.preset_folders import load_preset
+    from tpulm.models.sampling import Generator
+
+    model, tokenizer = load_preset(made(name) / "preset"), open_vocabulary(made(name) / "preset")
+    prompts = ["the value", "the value of a list is given"]
+    recipe = {"sampler": "greedy", "max_length": 16, "samples": 1}
+    generated, function = Generator(model, recipe, 1)(prompts), function_of(model)
+    for prompt, [text] in zip(prompts, generated, strict=True):
+        ids = [*([2] if name == "gemma4" else []), *tokenizer.encode([prompt])[0]]
+        first = len(ids)
+        while len(ids) < 16 and ids[-1] != tokenizer.special["eos"]:
+            padded = [*ids, *[0] * (16 - len(ids))]
+            ids.append(int(function([padded])[0, len(ids) - 1].argmax()))
+        new = np.array(ids[first:])
+        assert model.preprocessor.generate_postprocess({"token_ids": new, "padding_mask": new >= 0}) == text
+
+
+TARGETS = {"gemma4": ["query", "key", "value", "output"], "qwen3_5": ["query", "value", "output", "ffn"]}
+QUICK = [pytest.param(name, marks=() if name == "gemma4" else pytest.mark.long) for name in NAMES]  # to compile
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_adapters_train_on_eight_devices_as_planned(made, packed, name):
+    import jax
+    from tpulm.models import sharding
+    from tpulm.planning.abstract_run import AbstractRun
+
+    changes = LORA | {"targets": TARGETS[name], "remat": True}
+    trainer = trainer_of("finetune", base={"preset": made(name) / "preset"}, **changes)
+    losses = train(trainer, packed, 0, 3)
+    alone = trainer_of("finetune", base={"preset": made(name) / "preset"}, **changes | {"mesh": (1, 1)})
+    np.testing.assert_allclose(losses, train(alone, packed, 0, 3), rtol=1e-3)
+    assert losses[-1] < losses[0]
+    rows = sharding.partitioning(trainer.run.model, trainer.run.distribution)
+    large = [row for row in rows if row["path"].endswith(("/kernel", "embeddings")) and np.prod(row["shape"]) > 1000]
+    assert [row["path"] for row in large if set(row["spec"]) - {None} != {"batch", "model"} and not row["note"]] == []
+    step = TrainingStep.of("finetune", "the.run", RECIPE | changes | {"base": {"preset": made(name) / "published"}})
+    plan = AbstractRun(step, jax.devices())
+    assert [v.path for v in plan.model.variables] == [row["path"] for row in rows]
+    plan.lowered()
+
+
+@pytest.mark.parametrize(("name", "kind"), [("gemma4", "bfloat16"), ("qwen3_5", "int8")])
+def test_a_merged_model_gives_the_tuned_logits(made, tmp_path, name, kind):
+    from tpulm.models.adapters import merged
+    from tpulm.training.sharded_arrays import by_path
+
+    base, ids = made(name) / "preset", [ids_of(made(name) / "preset")]
+    changes = {"targets": TARGETS[name], "alpha": 6, "base_precision": kind, "base": {"preset": base}}
+    model = opened(base, **changes)
+    draw_lora(model)
+    save_arrays(tmp_path / "best", by_path(model.trainable_variables, [v.value for v in model.trainable_variables]))
+    spec = ModelSpec.of("finetune", "the.run", LORA | {"precision": "float32", "mesh": (1, 1)} | changes)
+    np.testing.assert_allclose(logits(merged(spec, str(tmp_path / "best")), ids), logits(model, ids), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"targets": ["ffn"]}, "the.run.targets names ffn"),
+        ({"base_precision": "int8"}, "the.run.base_precision is int8"),
+    ],
+)
+def test_settings_that_gemma_4_computes_otherwise_are_refused(made, changes, said):
+    with pytest.raises(UserError, match=f"^the.run.{said}; allowed for Gemma 4: "):
+        opened(made("gemma4") / "preset", **changes)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
+def test_transformers_and_peft_give_the_logits_of_keras(made, openers, tmp_path, name):
+    from tpulm.models.preset_folders import load_preset
+
+    preset = made(name) / "preset"
+    trained, before = open_vocabulary(preset), load_preset(preset)
+    ids = ids_of(preset)
+    tuned = opened(preset, targets=TARGETS[name])
+    draw_lora(tuned)
+    adapter_of(tuned, tmp_path / "adapter")
+    job = {"folder": str(made(name) / "exported"), "adapter": str(tmp_path / "adapter"), "ids": ids, "texts": TEXTS}
+    found = openers.result("transformers 5", OPEN, [job | {"out": str(tmp_path / "logits")}])[job["folder"]]
+    assert found["class"] == {"gemma4": "Gemma4ForCausalLM", "qwen3_5": "Qwen3_5ForCausalLM"}[name]
+    opening = [2] if name == "gemma4" else []
+    assert found["ids"] == [[*opening, *ids] for ids in trained.encode(TEXTS)]
+    assert 0 < found["new"] - len(found["ids"][0]) <= 3
+    for part, model in (("base", before), ("tuned", tuned), ("merged", tuned)):
+        np.testing.assert_allclose(np.load(tmp_path / f"logits-{part}.npy"), logits(model, [ids])[0], atol=1e-4)
