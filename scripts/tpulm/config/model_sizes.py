@@ -63,7 +63,7 @@ class ModelSize:
 
     @property
     def table(self) -> int:
-        """Parameters of the largest variable, the table of embeddings."""
+        """Parameters of the table of embeddings, the largest variable."""
         return self.vocabulary * self.hidden
 
 
@@ -87,14 +87,14 @@ def sizes_in_folder(place: str) -> tuple[Mapping[str, Any], int] | None:
 
 
 def assumed(model: Model) -> str | None:
-    """Return the model whose size stands for an unknown one; None if the size is known."""
+    """Return the name of the model whose size stands for an unknown one; None if the size is known."""
     if model.stage == "mlm":
         return ASSUMED_MASKED if model.origin and not sizes_in_folder(model.origin["pretrained"]) else None
-    return ASSUMED if backbone_of(model.base) is UNKNOWN else None
+    return ASSUMED if base_backbone(model.base) is UNKNOWN else None
 
 
-def is_built(model: Model) -> bool:
-    """Return whether fetching a base model converts it, in float32: a preset of Keras is copied."""
+def is_converted(model: Model) -> bool:
+    """Return whether fetch_base converts a base model, in float32; it copies a preset of Keras."""
     preset = model.base["preset"]
     try:
         return "registered_name" not in read_json(Path(preset) / "config.json")
@@ -102,7 +102,7 @@ def is_built(model: Model) -> bool:
         return preset.startswith("hf://")
 
 
-def backbone_of(base: Mapping) -> tuple[str, Mapping[str, Any]]:
+def base_backbone(base: Mapping) -> tuple[str, Mapping[str, Any]]:
     """Return class and arguments of a base model's backbone, from its config, its local folder, or as published."""
     if "model" in base:
         family, sizes = constructor(base["model"])
@@ -122,7 +122,7 @@ def base_size(base: Mapping, lora: Mapping | None = None) -> ModelSize:
 
     lora  rank and targets, where it is tuned with LoRA
     """
-    backbone = backbone_of(base)
+    backbone = base_backbone(base)
     size, parameters = causal_size(*backbone, lora=lora), counted(base)
     return replace(size, parameters=parameters) if parameters and not published(base["preset"]) else size
 
