@@ -115,7 +115,7 @@ def row_of(run: dict, name: str, found: dict, kept: dict) -> dict:
 
 def plan(path: Path) -> None:
     """Plan the rows of a file that have no plan; write plans into it, and programs to results/steps beside it."""
-    from tpulm.planning.compiled import compiled
+    from tpulm.planning.compiled import analyze_program
     from tpulm.planning.estimate import step_estimate
 
     rows = read(path)
@@ -125,7 +125,7 @@ def plan(path: Path) -> None:
             continue
         slice_ = topology(row["slice"])
         program, devices = plan_table.lowered_run(row["run"], plan_table.devices_of(slice_), name)
-        found = compiled(program, slice_, devices)
+        found = analyze_program(program, slice_, devices)
         time = step_estimate(found, slice_)
         if time["estimated_seconds"] is not None:
             memory = ("arguments", "temporaries", "program", "total", "usable")

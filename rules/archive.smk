@@ -1,6 +1,6 @@
 """The archive of a run, and the history of runs in results/history/."""
 
-from tpulm.config.publications import archive_of, kept_of
+from tpulm.config.publications import archive_of, history_entry
 from tpulm.workflow.publishing import archived, kept_runs, only_here
 
 ARCHIVE = archive_of(config)
@@ -46,7 +46,7 @@ rule keep_run:
     output:
         "<results>/history/{chain}.json",
     params:
-        recipe=lambda w: kept_of(RUNS[w.chain]),
+        recipe=lambda w: history_entry(RUNS[w.chain]),
         code=code_digest("archive/keep_run", "workflow"),
     log:
         "<logs>/history/{chain}.log",

@@ -3,7 +3,8 @@
 from tpulm.specs.texts import chat_template_files, has_messages
 from tpulm.corpus.files import look_at
 from tpulm.corpus.sources import (
-    assigning, benchmark_files, building, divided, memory_of, merging, part_files, parts_of, reading, split_files,
+    assign_splits_recipe, benchmark_files, build_corpus_recipe, describe_corpus_recipe, divided, memory_of, part_files,
+    parts_of, read_part_recipe, split_files,
 )  # fmt: skip
 
 PARTS = {collection: or_exit(parts_of, key, text) for collection, (key, text) in TEXTS.items()}
@@ -83,7 +84,7 @@ rule read_part:
         part="<results>/{collection}/parts/{part}.parquet",
         record="<results>/{collection}/parts/{part}.json",
     params:
-        recipe=lambda w: reading(*TEXTS[w.collection], PARTS[w.collection][int(w.part)]),
+        recipe=lambda w: read_part_recipe(*TEXTS[w.collection], PARTS[w.collection][int(w.part)]),
         code=code_digest("corpus/read_part", "data"),
     log:
         "<logs>/{collection}/parts/{part}.log",
@@ -108,7 +109,7 @@ rule assign_splits:
         splits="<results>/{collection}/splits.npy",
         record="<results>/{collection}/splits.json",
     params:
-        recipe=lambda w: assigning(*TEXTS[w.collection], PARTS[w.collection]),
+        recipe=lambda w: assign_splits_recipe(*TEXTS[w.collection], PARTS[w.collection]),
         code=code_digest("corpus/assign_splits", "data"),
     log:
         "<logs>/{collection}/splits.log",
@@ -185,7 +186,7 @@ rule build_corpus:
         lengths=expand("<results>/{{collection}}/{split}.lengths.npy", split=SPLITS),
         record="<results>/{collection}/figures.json",
     params:
-        recipe=lambda w: building(*TEXTS[w.collection], PARTS[w.collection]),
+        recipe=lambda w: build_corpus_recipe(*TEXTS[w.collection], PARTS[w.collection]),
         code=code_digest("corpus/build_corpus", "data"),
     log:
         "<logs>/{collection}/corpus.log",
@@ -214,7 +215,7 @@ use rule build_corpus as split_part with:
         lengths=expand("<results>/{{collection}}/{split}/{{part}}.lengths.npy", split=SPLITS),
         record="<results>/{collection}/parts/{part}.figures.json",
     params:
-        recipe=lambda w: building(*TEXTS[w.collection], [PARTS[w.collection][int(w.part)]]),
+        recipe=lambda w: build_corpus_recipe(*TEXTS[w.collection], [PARTS[w.collection][int(w.part)]]),
         code=code_digest("corpus/build_corpus", "data"),
     log:
         "<logs>/{collection}/parts/{part}.splits.log",
@@ -236,7 +237,7 @@ rule describe_corpus:
     output:
         "<results>/{collection}/corpus.json",
     params:
-        recipe=lambda w: merging(*TEXTS[w.collection]),
+        recipe=lambda w: describe_corpus_recipe(*TEXTS[w.collection]),
         code=code_digest("corpus/describe_corpus", "data"),
     log:
         "<logs>/{collection}/describe.log",

@@ -4,13 +4,13 @@ No other target needs files of these rules. The jobs run on the machine of Snake
 """
 
 from tpulm.config.publications import (
+    bucket_recipe,
+    card_inputs,
     card_recipe,
-    selected_publications,
-    facts_of,
+    hub_recipe,
     publications_of,
     published_before,
-    to_bucket,
-    to_hub,
+    selected_publications,
 )
 from tpulm.workflow.publishing import inputs_of, receipts
 
@@ -38,7 +38,7 @@ rule write_card:
     """Write the card of an artifact: its data, training, metrics and usage."""
     localrule: True
     input:
-        unpack(lambda w: facts_of(CARDS[w.card], EVALUATED)),
+        unpack(lambda w: card_inputs(CARDS[w.card], EVALUATED)),
     output:
         "<results>/{card}/README.md",
     params:
@@ -66,7 +66,7 @@ rule publish_to_hub:
     output:
         hub_receipt="<results>/publish/hub/{artifact}.json",
     params:
-        recipe=lambda w: to_hub(config["publish"], PUBLISHED[w.artifact]),
+        recipe=lambda w: hub_recipe(config["publish"], PUBLISHED[w.artifact]),
         code=code_digest("publish/publish_to_hub", "data"),
     log:
         "<logs>/publish/hub/{artifact}.log",
@@ -87,7 +87,7 @@ rule publish_to_bucket:
     output:
         "<results>/publish/gcs/{artifact}.json",
     params:
-        recipe=lambda w: to_bucket(config["publish"], PUBLISHED[w.artifact]),
+        recipe=lambda w: bucket_recipe(config["publish"], PUBLISHED[w.artifact]),
         code=code_digest("publish/publish_to_bucket", "data"),
     log:
         "<logs>/publish/gcs/{artifact}.log",

@@ -25,7 +25,7 @@ from tpulm.corpus import sources, splits
 from tpulm.corpus.files import load_hub, read_files, read_hub
 from tpulm.corpus.parts import write_part
 from tpulm.corpus.rows import Form
-from tpulm.corpus.sources import Part, parts_of, parts_of_files, reading, source_files
+from tpulm.corpus.sources import Part, parts_of, parts_of_files, read_part_recipe, source_files
 from tpulm.corpus.splits import assign_splits, write_splits
 from tpulm.corpus.statistics import merged, rows_by_source, sum_parts
 from tpulm.corpus.stdlib import functions, paragraphs
@@ -480,7 +480,7 @@ def test_parts_of_several_sources(tmp_path):
     text = DEFAULTS | {"sources": {"code": code, "docs": {"source": "python-docs", "weight": 2.0}}}
     parts = parts_of("corpus", text)
     assert [(part.source, part.split) for part in parts] == [("code", "train"), ("code", "test"), ("docs", "train")]
-    recipe = reading("finetune.text", text | {"seed": 3}, parts[1])
+    recipe = read_part_recipe("finetune.text", text | {"seed": 3}, parts[1])
     assert recipe == {
         "key": "finetune.text.sources.code", "source": "files", "sample_by": "line", "seed": 3, "min_characters": 0,
     }  # fmt: skip
@@ -548,7 +548,7 @@ def test_a_folder_laid_out_as_a_dataset(tmp_path, monkeypatch):
     texts = {}
     for part in parts:
         form = Form("corpus", recipe)
-        loaded = load_hub("corpus", reading("corpus", recipe, part), form)
+        loaded = load_hub("corpus", read_part_recipe("corpus", recipe, part), form)
         texts[part.split] = [text for batch in read_hub(loaded, "set", form) for text in batch]
     assert texts == {"train": ["a", "b", "c"], "test": ["d"]}
     without = fails(load_hub, "corpus", recipe | {"splits": {"train": "train"}}, Form("corpus", {"column": "text"}))

@@ -10,7 +10,7 @@ from tpulm.config.model_sizes import (
     FLOAT32,
     assumed,
     checkpoint_bytes,
-    is_built,
+    is_converted,
     masked_size,
     model_size,
     weight_bytes,
@@ -106,7 +106,7 @@ def test_the_size_of_a_folder_of_transformers(tmp_path, name, sizes, parameters)
     (tmp_path / "config.json").write_text(json.dumps(config))
     base = base_model(str(tmp_path))
     assert model_size(base).parameters == parameters and assumed(base) is None
-    assert is_built(base) and mem_mb(base, "fetch_base") > 4 * parameters / 1e6  # converted in float32
+    assert is_converted(base) and mem_mb(base, "fetch_base") > 4 * parameters / 1e6  # converted in float32
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
     assert assumed(base) == "Gemma 7B"
 

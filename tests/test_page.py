@@ -13,7 +13,7 @@ from conftest import ROOT, write_record
 from page_reader import PLANNED, Page, check_page
 from tpulm.core import accelerators, ledger
 from tpulm.report import jobs
-from tpulm.report.curves import POINTS, curves_of, kept
+from tpulm.report.curves import POINTS, curves_of, thinned_indices
 from tpulm.report.page import SECTIONS, sections, with_keys
 from tpulm.report.sources import STYLES, Sources
 from tpulm.report.tables import scores_then_and_now
@@ -163,10 +163,10 @@ def test_a_number_reads_well(style, value, text):
 def test_thinned_curves_keep_their_peaks_and_their_ends():
     values = np.sin(np.arange(10_000) / 300)
     values[1234], values[8765] = 50, -50
-    index = kept(values)
+    index = thinned_indices(values)
     assert len(index) <= POINTS and {0, 1234, 8765, 9999} <= set(index) and (np.diff(index) > 0).all()
-    assert kept(values[:500]).tolist() == list(range(500))
-    assert len(kept([math.nan] * 2000)) <= POINTS
+    assert thinned_indices(values[:500]).tolist() == list(range(500))
+    assert len(thinned_indices([math.nan] * 2000)) <= POINTS
 
 
 def test_curves_have_points_of_their_file_only(results):

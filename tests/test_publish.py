@@ -19,7 +19,7 @@ from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardDa
 from loopback_hub import TOKEN
 from tpulm.config.evaluations import Evaluations
 from tpulm.config.outline import Outline
-from tpulm.config.publications import card_recipe, facts_of, publications_of
+from tpulm.config.publications import card_inputs, card_recipe, publications_of
 from tpulm.config.reading import complete, read_yaml
 from tpulm.core import bucket, job_record, ledger
 from tpulm.core.errors import UserError
@@ -317,7 +317,7 @@ def facts(workflow, publication, evaluations):
     def here(path):
         return str(workflow / path.replace("<results>", "results"))
 
-    files = facts_of(publication, evaluations).items()
+    files = card_inputs(publication, evaluations).items()
     return cards.read_facts(
         {name: here(given) if isinstance(given, str) else [*map(here, given)] for name, given in files}
     )

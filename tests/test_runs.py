@@ -9,7 +9,7 @@ from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.core.errors import UserError
 from tpulm.corpus.sources import Part
-from tpulm.specs.training_step import byte_guarantee
+from tpulm.specs.training_step import determinism_metrics
 from tpulm.workflow import resources
 from tpulm.workflow.resources import resources_of, tokenizer_threads
 
@@ -70,8 +70,8 @@ def test_determinism_is_in_a_recipe_only_where_bytes_are_not_promised():
     recipes = [(base.segment(end), free_base.segment(end)), (base.plan(), free_base.plan())]
     recipes.append((tuned.opening, free_tuned.opening))
     for promising, other in recipes:
-        assert other == promising | free and byte_guarantee(promising) == {}
-        assert byte_guarantee(other) == free | {"bytes_promised": False}
+        assert other == promising | free and determinism_metrics(promising) == {}
+        assert determinism_metrics(other) == free | {"bytes_promised": False}
 
 
 def test_patience_is_in_a_segment_only_where_it_can_have_run_out():

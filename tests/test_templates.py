@@ -14,7 +14,7 @@ from tpulm.corpus.documents import RESPONSES, read_responses
 from tpulm.corpus.files import read_files
 from tpulm.corpus.parts import write_part
 from tpulm.corpus.rows import Form
-from tpulm.corpus.sources import parts_of, reading
+from tpulm.corpus.sources import parts_of, read_part_recipe
 from tpulm.corpus.statistics import Figures, combined
 
 pytestmark = pytest.mark.unit
@@ -129,7 +129,7 @@ def test_all_sources_of_a_text_have_the_column(tmp_path):
     file = str(write(tmp_path / "a.jsonl", "{}"))
     one = {"source": "files", "files": [file]}
     config = complete({"corpus": {"sources": {"a": one | INFERENCE_MODELS, "b": dict(one)}}}, "test")["corpus"]
-    recipes = [reading("corpus", config, part) for part in parts_of("corpus", config)]
+    recipes = [read_part_recipe("corpus", config, part) for part in parts_of("corpus", config)]
     assert [recipe["responses"] for recipe in recipes] == [True, True]
     assert "column" not in recipes[0] and "template" not in recipes[1]
 

@@ -457,8 +457,8 @@ def test_figures(trained, kind, saved, texts):
     trained = trained[kind]
     held_out = [*texts[1800:], "a (<unk>, b", "<unk>"]
     ids = folder.special_ids(trained, saved / "special_tokens_map.json")
-    parts = [folder.cut_documents(trained, [held_out[:50]]), folder.cut_documents(trained, [held_out[50:]])]
-    figures = folder.measure(trained, ids, folder.together(parts))
+    parts = [folder.count_text(trained, [held_out[:50]]), folder.count_text(trained, [held_out[50:]])]
+    figures = folder.tokenizer_metrics(trained, ids, folder.sum_counts(parts))
     tokens = [i for text in held_out for i in trained.encode(text, add_special_tokens=False).ids]
     shares = np.bincount(tokens) / len(tokens)
     assert figures["tokens"] == len(tokens)

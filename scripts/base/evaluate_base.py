@@ -19,7 +19,7 @@ from tpulm.records.reader import open_records, read_manifest
 from tpulm.records.token_counts import loss_of_frequencies
 from tpulm.specs.artifacts import HELD_OUT
 from tpulm.specs.scores import CAUSAL, FREQUENCIES, LOSS, token_scores, write_scores
-from tpulm.specs.training_step import byte_guarantee
+from tpulm.specs.training_step import determinism_metrics
 from tpulm.training.opening import open_causal
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
@@ -36,7 +36,7 @@ with job(snakemake.log[0], f"base {run}") as say:
     evaluator = Evaluator(model, distribution, causal_lm)
     state = read_json(snakemake.input.state)
     facts = {"best_step": state["best"]["step"], "parameters": count(model.variables)}
-    facts |= trained_for(state, manifest) | byte_guarantee(recipe) | how_trained(state)
+    facts |= trained_for(state, manifest) | determinism_metrics(recipe) | how_trained(state)
     trained, scores = np.load(snakemake.input.counts), []
     for split in HELD_OUT:
         records = open_records(snakemake.input.records, split)

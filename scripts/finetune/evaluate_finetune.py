@@ -19,7 +19,7 @@ from tpulm.core.job import job
 from tpulm.records.causal_batches import held_out_batches, predicted
 from tpulm.records.reader import open_records
 from tpulm.specs.scores import BASE, CAUSAL, token_scores, write_scores
-from tpulm.specs.training_step import byte_guarantee
+from tpulm.specs.training_step import determinism_metrics
 from tpulm.training.opening import open_causal
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
@@ -55,7 +55,7 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     state = read_json(snakemake.input.state)
     trainable, total = count(model.trainable_variables), count(model.variables)
     facts = {"trainable_parameters": trainable, "total_parameters": total, "trainable_share": trainable / total}
-    facts |= {"best_step": state["best"]["step"]} | byte_guarantee(recipe) | how_trained(state)
+    facts |= {"best_step": state["best"]["step"]} | determinism_metrics(recipe) | how_trained(state)
     facts |= trained_for(state, texts["finetune-text", "validation"].manifest)
     write_scores(snakemake.output.metrics, f"finetune/{run}", CAUSAL, scores, **facts)
     for score in scores:

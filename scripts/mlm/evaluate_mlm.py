@@ -23,7 +23,7 @@ from tpulm.records.reader import open_records, read_manifest
 from tpulm.records.token_counts import count_tokens, maskable_ids, masked_loss
 from tpulm.specs.artifacts import HELD_OUT
 from tpulm.specs.scores import FREQUENCIES, LOSS, MASKED, token_scores, write_scores
-from tpulm.specs.training_step import byte_guarantee
+from tpulm.specs.training_step import determinism_metrics
 from tpulm.training.checkpoint import how_trained, trained_for
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
@@ -59,7 +59,7 @@ with job(snakemake.log[0], f"mlm {run}") as say:
             """Return loss and accuracy on records."""
             return evaluator(evaluation_batches(records, size))
 
-    facts = {"parameters": parameters} | byte_guarantee(recipe)
+    facts = {"parameters": parameters} | determinism_metrics(recipe)
     if snakemake.input.state:
         state = read_json(snakemake.input.state)
         facts |= trained_for(state, manifest) | how_trained(state)

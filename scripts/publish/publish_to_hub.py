@@ -4,7 +4,7 @@ input.files      the artifact's files, or its folder, and its card
 input.before     receipt of the checkpoint that is published first; it is not read
 output           receipt, JSON: place; commit; files (SHA-256 of each)
 params.recipe    names, name, repository, type, branch, private, see tpulm.release.publishing;
-                 newest, see tpulm.config.publications.to_hub
+                 newest, see tpulm.config.publications.hub_recipe
 
 The environment variable HF_TOKEN has the token.
 """

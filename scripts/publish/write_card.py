@@ -1,7 +1,7 @@
 """Write the card of an artifact, README.md: usage, data, training procedure and figures.
 
-input            JSON and CSV files that tpulm.config.publications.facts_of names, of metrics, scores, corpus, manifest,
-                 state, history, timings, states
+input            JSON and CSV files that tpulm.config.publications.card_inputs returns: metrics, scores, corpus,
+                 manifest, state, history, timings, states
 output           Markdown, with YAML metadata of the Hugging Face Hub
 params.recipe    from tpulm.config.publications.card_recipe
 """

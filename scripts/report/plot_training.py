@@ -11,14 +11,14 @@ import numpy as np
 from tpulm.core.files import read_json
 from tpulm.core.job import job
 from tpulm.report.charts import BLUE, GREY, LIGHT, NUMBER, ORANGE, save_svg
-from tpulm.report.curves import kept
+from tpulm.report.curves import thinned_indices
 
 EACH, HELD_OUT = "training, each step", "held-out (validation)"
 
 
 def line(steps, values, name, **mark):
     """Return a layer with a line, thinned to visible points; name  in the legend."""
-    index = kept(values)
+    index = thinned_indices(values)
     rows = [{"step": int(steps[i]), "value": float(values[i])} for i in index]
     scale = {"domain": [EACH, mean_of, HELD_OUT], "range": [LIGHT, BLUE, ORANGE]}
     color = {"datum": name, "scale": scale, "title": None}
@@ -59,7 +59,7 @@ with job(snakemake.log[0], f"{snakemake.wildcards.stage} {snakemake.wildcards.ru
     accuracies = {at: evaluation["accuracy"] for at, evaluation in evaluations.items() if "accuracy" in evaluation}
     if accuracies:
         layers[1].append(line(list(accuracies), list(accuracies.values()), HELD_OUT, point=True))
-    rates = {"data": {"values": [{"step": int(step[i]), "value": float(rate[i])} for i in kept(rate)]}}
+    rates = {"data": {"values": [{"step": int(step[i]), "value": float(rate[i])} for i in thinned_indices(rate)]}}
     panels = [
         panel("loss, nats per token", layers[0], 200, False),
         panel("accuracy", layers[1], 130, True),

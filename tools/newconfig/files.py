@@ -9,7 +9,7 @@ from pathlib import Path
 from tpulm.core.bucket import remote
 from tpulm.core.errors import UserError
 from tpulm.core.user_files import each_once, paths_matching, size_of
-from tpulm.corpus.sources import ALLOWED, expand, format_of, packed
+from tpulm.corpus.sources import ALLOWED, expand, format_of, gzipped
 
 SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}
 
@@ -22,7 +22,7 @@ def find_files(paths: Sequence[str]) -> tuple[dict[str, list[str]], int]:
         if os.path.isdir(path):  # a glob for each kind of file in it
             inside = [path, *paths_matching(os.path.join(glob.escape(path), "**", "*"))]
             files = [Path(file) for file in inside if os.path.isfile(file) and format_of(file)]
-            ends = {"".join(file.suffixes[-2:] if packed(str(file)) else file.suffixes[-1:]) for file in files}
+            ends = {"".join(file.suffixes[-2:] if gzipped(str(file)) else file.suffixes[-1:]) for file in files}
             if not ends:
                 raise UserError(f"{path} is a folder without text; allowed: one with files of {ALLOWED}.")
             patterns = [os.path.join(glob.escape(path), "**", f"*{end}") for end in sorted(ends)]
@@ -39,11 +39,11 @@ def find_files(paths: Sequence[str]) -> tuple[dict[str, list[str]], int]:
 def text_size(file: str) -> int:
     """Return the bytes of a file without compression, about."""
     size = told = size_of(file)
-    if packed(file) and not remote(file):
+    if gzipped(file) and not remote(file):
         with open(file, "rb") as data:  # gzip ends with the size, of several members with that of the last one
             data.seek(max(0, size - 4))
             told = int.from_bytes(data.read(), "little")
-    return told if told > size else size * (3 if packed(file) or format_of(file) == "parquet" else 1)
+    return told if told > size else size * (3 if gzipped(file) or format_of(file) == "parquet" else 1)
 
 
 def globs_of(by_glob: Mapping[str, list[str]], chosen: Sequence[str]) -> dict[str, list[str]] | list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 from tpulm.config.checks import check_preset
-from tpulm.config.model_sizes import STORED, UNKNOWN, ModelSize, backbone_of, base_size, preset_parameters
+from tpulm.config.model_sizes import STORED, UNKNOWN, ModelSize, base_backbone, base_size, preset_parameters
 from tpulm.core.accelerators import GIB
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
@@ -94,7 +94,7 @@ def find_base(model: str) -> Base:
     path = re.sub(r"(/preset|/model|/\d+)+/?$", "", os.path.abspath(model) if here else model)
     name = re.sub("[^a-z0-9_-]+", "-", Path(path).name.lower()).strip("-_")[:64]
     base = Base(keys, name, folder if here else None, notes)
-    if backbone_of(base.place) is UNKNOWN:
+    if base_backbone(base.place) is UNKNOWN:
         raise UserError(
             f"--finetune is {model}, a model of a family or of sizes that are not known here; allowed: Gemma, Llama, "
             "Mistral or Qwen."
@@ -171,7 +171,7 @@ def needed(base: Base, size: ModelSize, stored: str, shards: int, remat: bool, t
     The weights; of the adapters also gradients and two moments; the activations in bfloat16, with `remat` of one layer
     and the inputs of all; a part of the logits with their gradients. Plans of the TPU compiler need less.
     """
-    family, sizes = backbone_of(base.place)
+    family, sizes = base_backbone(base.place)
     inner = sizes["intermediate_dim"] // (2 if family == "GemmaBackbone" else 1)
     width = sizes.get("head_dim") or size.hidden // size.heads
     layer = 2 * (8 * size.hidden + 3 * inner + (2 * size.heads + 2 * sizes["num_key_value_heads"]) * width) / shards

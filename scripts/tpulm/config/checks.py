@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from tpulm.config.model_sizes import backbone_of, preset_parameters
+from tpulm.config.model_sizes import base_backbone, preset_parameters
 from tpulm.config.outline import Outline, same_origin
 from tpulm.config.publications import check_publish
 from tpulm.config.record_sets import check_records_elsewhere
@@ -324,7 +324,7 @@ def check_finetune_run(where: str, recipe: dict, bases: dict) -> None:
         )
     base = bases[recipe["base"]]
     if recipe["method"] == "lora":
-        refuse_bypassed(backbone_of(base)[0], where, tuple(recipe["targets"]), recipe["base_precision"])
+        refuse_bypassed(base_backbone(base)[0], where, tuple(recipe["targets"]), recipe["base_precision"])
     if "model" in base:
         check_packing(where, recipe, base["model"])
         if recipe["sequence_length"] > base["sequence_length"]:

@@ -96,23 +96,23 @@ def sizes_in_folder(place: str) -> tuple[Mapping[str, Any], int] | None:
 
 
 def assumed(model: Model) -> str | None:
-    """Return the model whose size stands for an unknown one; None if the size is known."""
+    """Return the name of the model whose size stands for an unknown one; None if the size is known."""
     if model.stage == "mlm":
         return ASSUMED_MASKED if model.origin and not sizes_in_folder(model.origin["pretrained"]) else None
-    return ASSUMED if backbone_of(model.base) is UNKNOWN else None
+    return ASSUMED if base_backbone(model.base) is UNKNOWN else None
 
 
-def is_built(model: Model) -> bool:
-    """Return whether fetching a base model converts it: a preset of Keras for text alone is copied."""
+def is_converted(model: Model) -> bool:
+    """Return whether fetch_base converts a base model; it copies a preset of Keras for text alone."""
     preset = model.base["preset"]
     try:
         config = read_json(Path(preset) / "config.json")
         return "registered_name" not in config or any(config["config"].get(name) for name in ENCODERS)
     except (OSError, UserError, ValueError, TypeError, LookupError, AttributeError):
-        return preset.startswith("hf://") or backbone_of(model.base)[0] in TUNED_ONLY.values()
+        return preset.startswith("hf://") or base_backbone(model.base)[0] in TUNED_ONLY.values()
 
 
-def backbone_of(base: Mapping) -> tuple[str, Mapping[str, Any]]:
+def base_backbone(base: Mapping) -> tuple[str, Mapping[str, Any]]:
     """Return class and arguments of a base model's backbone, from its config, its local folder, or as published."""
     if "model" in base:
         family, sizes = constructor(base["model"])
@@ -132,7 +132,7 @@ def base_size(base: Mapping, lora: Mapping | None = None) -> ModelSize:
 
     lora  rank and targets, where it is tuned with LoRA
     """
-    backbone = backbone_of(base)
+    backbone = base_backbone(base)
     size, parameters = causal_size(*backbone, lora=lora), counted(base)
     return replace(size, parameters=parameters) if parameters and not published(base["preset"]) else size
 
@@ -220,8 +220,9 @@ def size_by_block(family: str, sizes: Mapping[str, Any], lora: Mapping | None) -
     for index, kind in enumerate(kinds):
         others, matrices = (gemma4_block if gemma else qwen35_block)(sizes, index, kind == "full_attention")
         parameters += others + sum(rows * columns for matrix in matrices.values() for rows, columns in matrix)
-        adapted = [matrices.get(target, ()) for target in lora["targets"]] if lora else []
-        adapters += sum(lora["rank"] * (rows + columns) for matrix in adapted for rows, columns in matrix)
+        if lora:
+            adapted = [matrices.get(target, ()) for target in lora["targets"]]
+            adapters += sum(lora["rank"] * (rows + columns) for matrix in adapted for rows, columns in matrix)
     return ModelSize(parameters, layers, hidden, sizes["num_query_heads"], vocabulary, adapters, per_layer)
 
 

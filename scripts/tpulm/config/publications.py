@@ -74,16 +74,16 @@ def publications_of(outline: Outline) -> dict[str, Publication]:
     """Return the publications of a config by name, without checkpoints and the archive."""
     publications = []
     if "tokenizer" in outline.config:
-        files = within("tokenizer", TOKENIZER_FILES.values())
+        files = files_with_card("tokenizer", TOKENIZER_FILES.values())
         publications.append(Publication("tokenizer", "tokenizer", files))
     for records in outline.records.values():
-        files = within(records.folder, (*records.files, MANIFEST))
+        files = files_with_card(records.folder, (*records.files, MANIFEST))
         publications.append(Publication(records.folder, "records", files, records=records))
     publications += [publication for run in outline.runs.values() for publication in publications_of_run(run)]
     return {publication.name: publication for publication in publications}
 
 
-def within(folder: str, names: Iterable[str]) -> dict[str, str]:
+def files_with_card(folder: str, names: Iterable[str]) -> dict[str, str]:
     """Return files of a folder below results/, and its card, as `Publication.files` has them."""
     return {name: f"{folder}/{name}" for name in (*names, CARD)}
 
@@ -92,7 +92,7 @@ def publications_of_run(run: Run) -> list[Publication]:
     """Return the publications of a run: a model, an adapter, or an adapter and the merged model."""
     name, state = run.path, run.checkpoint()["state"]
     if run.stage == "mlm":
-        return [Publication(name, "mlm", within(f"{name}/model", MODEL_FILES), run=run)]
+        return [Publication(name, "mlm", files_with_card(f"{name}/model", MODEL_FILES), run=run)]
     files = {"": f"transformers/{name}", CARD: f"{name}/transformers/{CARD}"}
     transformers_folder = Publication(files[""], "transformers", files, state, run)
     if run.stage == "base":
@@ -159,8 +159,8 @@ def period_of(sync: str) -> int:
     return int(sync.removeprefix("every "))
 
 
-def to_hub(section: Mapping, publication: Publication) -> dict[str, Any]:
-    """Return the recipe for publishing an artifact on the hub, see tpulm.release.publishing.
+def hub_recipe(section: Mapping, publication: Publication) -> dict[str, Any]:
+    """Return the recipe of the rule publish_to_hub, see tpulm.release.publishing.
 
     newest  makes a checkpoint the model of its branch until the final model is published: branch; files, the name in
             the repository of each file at the top; model, the name of the final model. None for a final model, and for
@@ -171,7 +171,7 @@ def to_hub(section: Mapping, publication: Publication) -> dict[str, Any]:
         files = {file: f"{checkpoint_folder(step)}/{file}" for file in (*MODEL_FILES, CARD)}
         newest = {"branch": section["branch"], "files": files, "model": run.path}
     return {
-        **what_is_published(publication),
+        **common_recipe(publication),
         "repository": repository_name(section, publication),
         "type": publication.type,
         "branch": branch_of(section, publication),
@@ -180,13 +180,13 @@ def to_hub(section: Mapping, publication: Publication) -> dict[str, Any]:
     }
 
 
-def to_bucket(section: Mapping, publication: Publication) -> dict[str, Any]:
-    """Return the recipe for publishing an artifact in a bucket."""
-    return what_is_published(publication) | {"folder": f"{section['gcs']}/{publication.slug}"}
+def bucket_recipe(section: Mapping, publication: Publication) -> dict[str, Any]:
+    """Return the recipe of the rule publish_to_bucket."""
+    return common_recipe(publication) | {"folder": f"{section['gcs']}/{publication.slug}"}
 
 
-def what_is_published(publication: Publication) -> dict[str, Any]:
-    """Return the part of a recipe that the hub and buckets have in common."""
+def common_recipe(publication: Publication) -> dict[str, Any]:
+    """Return the keys that both recipes have."""
     return {"name": publication.name, "names": list(publication.files)}
 
 
@@ -204,7 +204,7 @@ def branch_of(section: Mapping, publication: Publication) -> str:
 
 
 def published_before(publication: Publication, published: Mapping[str, Publication]) -> list[str]:
-    """Return the name of the publication that must be on the hub before another one, if any, as a list.
+    """Return the name of the checkpoint that must be on the hub before a publication, in a list; [] for none.
 
     Checkpoints that open as models are published in order, and the final model last.
 
@@ -264,7 +264,7 @@ def archive_of(config: Mapping) -> str:
     return f"<results>/archive/{section['name']}-{section['version']}.zip"
 
 
-def kept_of(run: Run) -> dict[str, Any]:
+def history_entry(run: Run) -> dict[str, Any]:
     """Return the entry of a run in the history: stage, name, and the keys of its recipe that decide the training."""
     keys = ("base", "steps", "learning_rate", "schedule", *run.step_keys)
     recipe = {key: run.recipe[key] for key in keys if key in run.recipe}
@@ -278,8 +278,8 @@ TRAINING_KEYS = (
 )
 
 
-def facts_of(publication: Publication, evaluations: Evaluations) -> dict[str, str | list[str]]:
-    """Return the files from which a card is made, by name."""
+def card_inputs(publication: Publication, evaluations: Evaluations) -> dict[str, str | list[str]]:
+    """Return the inputs of the rule write_card by name."""
     if publication.kind == "tokenizer":
         return {"metrics": "<results>/tokenizer/metrics.json", "corpus": "<results>/corpus/corpus.json"}
     run = publication.run
@@ -299,7 +299,7 @@ def facts_of(publication: Publication, evaluations: Evaluations) -> dict[str, st
 
 
 def card_recipe(publication: Publication, outline: Outline) -> dict:
-    """Return the recipe of a card.
+    """Return the recipe of the rule write_card.
 
     name, kind, license (or None); source, the repository or folder from which the artifact is loaded; for a tokenizer,
     its section; for a model, training, and model or init; for a finetuned model, base; for a checkpoint on the hub,

@@ -229,7 +229,7 @@ def slice_chips(accelerator: str) -> int:
 
 
 def slice_hosts(accelerator: str) -> int:
-    """Return how many hosts a slice has on Cloud TPU: one if it can hold the chips, else one for four chips.
+    """Return how many hosts a slice has on Cloud TPU: one if it can hold all chips, else one for every four chips.
 
     Raises UserError for a name that is no TPU slice.
     """

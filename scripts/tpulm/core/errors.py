@@ -27,7 +27,7 @@ def printable(text: str) -> str:
     return safe if len(safe) <= LONGEST else f"{safe[: LONGEST // 2]} ... {safe[-LONGEST // 2 :]}"
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of an error's text, at most 200 characters, URLs without queries; its type without text."""
     text = str(error).strip().splitlines()
     return re.sub(r"(https?://[^\s?]+)\?\S+", r"\1", text[0])[:200].rstrip(". :") if text else type(error).__name__

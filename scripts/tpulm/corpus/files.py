@@ -25,7 +25,7 @@ from tpulm.core.errors import UserError, first_line
 from tpulm.core.files import DEEPEST, depth
 from tpulm.core.hub import answer_of, named_source, not_fetched
 from tpulm.corpus.rows import Documents, Form
-from tpulm.corpus.sources import ALLOWED, Part, divisible, format_of, packed, reading
+from tpulm.corpus.sources import ALLOWED, Part, divisible, format_of, gzipped, read_part_recipe
 
 CHARACTERS = 4 << 20  # that are read at once
 CONTROL = re.compile("[\0-\x08\x0b\x0e-\x1f\x7f-\x9f]")  # control characters, but for white space
@@ -109,9 +109,9 @@ def read_files(files: Sequence[str], sample_by: str, form: Form, piece: Piece = 
     for file in files:
         with unchanged(file):
             if not bucket.state(file)[0]:
-                if packed(file) or format_of(file) in ("csv", "parquet"):  # of these, something is in every file
+                if gzipped(file) or format_of(file) in ("csv", "parquet"):  # of these, something is in every file
                     raise UserError(
-                        f"{file} is empty: it is not a complete {'gzip' if packed(file) else format_name(file)} file."
+                        f"{file} is empty: it is not a complete {'gzip' if gzipped(file) else format_name(file)} file."
                     )
                 continue
             try:
@@ -136,7 +136,7 @@ def look_at(where: str, text: Mapping, parts: Iterable[Part]) -> None:
     for part in parts:
         by_split.setdefault((part.source, part.split), []).append(part)
     for source_parts in by_split.values():
-        recipe = reading(where, dict(text), source_parts[0])
+        recipe = read_part_recipe(where, dict(text), source_parts[0])
         files = [file for part in source_parts for file in part.files]
         if recipe["source"] != "files" or any(map(bucket.remote, files)):
             continue
@@ -145,7 +145,7 @@ def look_at(where: str, text: Mapping, parts: Iterable[Part]) -> None:
         first = next(file for file in files if os.path.getsize(file))
         size, by = os.path.getsize(first), "line"  # plain text can only have a wrong encoding
         pieces = -(-size // LOOK) if divisible(first, by) else 1
-        whole = format_of(first) == "json" or (format_of(first) == "parquet" and packed(first))
+        whole = format_of(first) == "json" or (format_of(first) == "parquet" and gzipped(first))
         if isinstance(recipe.get("messages"), str) or (whole and size > LOOK_WHOLE):
             continue
         next(read_files([first], by, Form(recipe["key"], recipe), (0, pieces)), None)
@@ -187,7 +187,7 @@ def read_whole_text(file: str) -> str:
 
 def opened(file: str) -> IO[bytes]:
     """Open a file for reading bytes, through gzip if its name ends with .gz."""
-    return gzip.open(bucket.opened(file)) if packed(file) else bucket.opened(file)  # type: ignore[return-value]
+    return gzip.open(bucket.opened(file)) if gzipped(file) else bucket.opened(file)  # type: ignore[return-value]
 
 
 def read_csv(file: str, form: Form) -> Documents:
@@ -214,7 +214,7 @@ def read_parquet(file: str, form: Form) -> Documents:
 
     with contextlib.ExitStack() as stack:
         data = stack.enter_context(opened(file))
-        if packed(file):  # Parquet is read from its end, which a gzip stream does not have
+        if gzipped(file):  # Parquet is read from its end, which a gzip stream does not have
             plain = stack.enter_context(tempfile.TemporaryFile())
             shutil.copyfileobj(data, plain)
             data = plain
@@ -344,7 +344,7 @@ def converting(file: str, utf8: bool) -> str:
     command, source = f"iconv -f {name} -t UTF-8", shlex.quote(file)
     if not bucket.remote(file):
         new = f"NEW{Path(file.removesuffix('.gz')).suffix}"
-        command = f"gzip -dc {source} | {command} > {new}" if packed(file) else f"{command} {source} > {new}"
+        command = f"gzip -dc {source} | {command} > {new}" if gzipped(file) else f"{command} {source} > {new}"
     return f"it seems to be {name}, which `{command}` converts"
 
 

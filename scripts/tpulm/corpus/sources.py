@@ -39,7 +39,7 @@ def format_of(path: str) -> str:
     return KINDS.get(Path(path.lower().removesuffix(".gz")).suffix, "")
 
 
-def packed(path: str) -> bool:
+def gzipped(path: str) -> bool:
     """Return whether a file is compressed by gzip, by its name."""
     return path.lower().endswith(".gz")
 
@@ -174,11 +174,11 @@ def memory_of(part: Part) -> int:
 def divisible(file: str, sample_by: str) -> bool:
     """Return whether a file can be read in pieces: documents end at line ends, and it is not compressed."""
     kind = format_of(file)
-    return not packed(file) and (kind == "jsonl" or (kind == "text" and sample_by != "document"))
+    return not gzipped(file) and (kind == "jsonl" or (kind == "text" and sample_by != "document"))
 
 
-def reading(where: str, text: dict, part: Part) -> dict:
-    """Return the recipe of the job that reads a part."""
+def read_part_recipe(where: str, text: dict, part: Part) -> dict:
+    """Return the recipe of the rule read_part for a part."""
     key, recipe = sources_of(where, text)[part.source]
     forms = ("template", "response"), ("messages",)
     form = next((keys for keys in forms if keys[0] in recipe), ("column",))
@@ -199,8 +199,8 @@ def responses(text: dict) -> dict:
     return {"responses": True} if has_responses(text) else {}
 
 
-def assigning(where: str, text: dict, parts: list[Part]) -> dict:
-    """Return the recipe of the job that assigns documents to splits."""
+def assign_splits_recipe(where: str, text: dict, parts: list[Part]) -> dict:
+    """Return the recipe of the rule assign_splits."""
     named = [part.split for part in parts]
     shares = {split: share for split, share in text["held_out"].items() if split not in named}
     # Documents of a named split that are left out may be in other splits.
@@ -211,8 +211,8 @@ def assigning(where: str, text: dict, parts: list[Part]) -> dict:
     return {"key": where, "parts": named, "held_out": shares, "max_documents": most} | options
 
 
-def building(where: str, text: dict, parts: Sequence[Part]) -> dict:
-    """Return the recipe of a job that writes the documents of parts."""
+def build_corpus_recipe(where: str, text: dict, parts: Sequence[Part]) -> dict:
+    """Return the recipe of the rules build_corpus and split_part."""
     recipe = {"key": where, "max_documents": text["max_documents"]} | responses(text)
     if "sources" not in text:
         return recipe
@@ -221,8 +221,8 @@ def building(where: str, text: dict, parts: Sequence[Part]) -> dict:
     return recipe | {"sources": sources, "weights": weights}
 
 
-def merging(where: str, text: dict) -> dict:
-    """Return the recipe of the job that describes a text."""
+def describe_corpus_recipe(where: str, text: dict) -> dict:
+    """Return the recipe of the rule describe_corpus."""
     return {"key": where} | ({"weights": weights_of(where, text)} if "sources" in text else {})
 
 

@@ -24,7 +24,7 @@ def block_size(length: int) -> int | None:
 
 
 def gradients_at_once(length: int) -> bool:
-    """Return whether one kernel computes all gradients: only with one block: it stores query gradients of each."""
+    """Return whether one kernel computes all gradients: for one block only, since it stores query gradients of each."""
     return block_size(length) == length
 
 

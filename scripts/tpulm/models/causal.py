@@ -50,7 +50,7 @@ def build(spec: ModelSpec) -> keras.Model:
 
 
 def build_abstract(spec: ModelSpec) -> keras.Model:
-    """Return the model of `build` with Keras's initial weights, for one that is built."""
+    """Return the model of `build` with Keras's initial weights; `spec` has no preset."""
     model = construct(spec.causal, policy_of(spec))
     prepare_tuning(model, spec)
     return model
@@ -66,7 +66,7 @@ def construct(architecture: CausalArchitecture, policy: keras.dtype_policies.DTy
     family = getattr(keras_hub.models, architecture.family)
     arguments = {"vocabulary_size": architecture.vocabulary_size, **architecture.sizes}
     backbone = family(**arguments, **({"dtype": policy} if policy else {}))
-    model = task_of(family)(backbone=backbone, preprocessor=None, compile=False)  # its optimizer has values
+    model = task_of(family)(backbone=backbone, preprocessor=None, compile=False)  # an optimizer would have values
     return without_activations(plain_attention(model))
 
 

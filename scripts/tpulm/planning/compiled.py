@@ -30,8 +30,8 @@ def program_sha256(lowered: jax.stages.Lowered) -> str:
     return hashlib.sha256(lowered.as_text().encode()).hexdigest()
 
 
-def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: list, attended: float = 1.0) -> dict:
-    """Return memory, FLOPs and traffic of a program per device; they are cached by program, slice and compiler.
+def analyze_program(lowered: jax.stages.Lowered, slice_: Topology, devices: list, attended: float = 1.0) -> dict:
+    """Compile a program, and return its memory, FLOPs and traffic per device; cached by program, slice and compiler.
 
     Keys: arguments, temporaries, program, total, usable (bytes of memory), program_sha256, those of `total_work`. For a
     program that does not fit, the compiler reports only total and usable: arguments, temporaries, program and flops are
@@ -42,18 +42,18 @@ def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: list, atten
     attended  see `tpulm.planning.totals.total_work`
     """
     program_digest = program_sha256(lowered)
-    places = [list(device.coords) for device in devices]
-    words = [version("libtpu"), version("jax"), slice_.compiler_name, program_digest, str(places), str(attended)]
+    coordinates = [list(device.coords) for device in devices]
+    words = [version("libtpu"), version("jax"), slice_.compiler_name, program_digest, str(coordinates), str(attended)]
     words += [code_of(READER, "plan").param()]
     key = hashlib.sha256(" ".join(words).encode()).hexdigest()
     cached = Path(cache_folder("plans")) / f"{key}.json"
     if not cached.is_file():
-        write_json(cached, compile_and_read(lowered, slice_, places, attended))
+        write_json(cached, compile_and_read(lowered, slice_, coordinates, attended))
     return read_json(cached) | {"program_sha256": program_digest}
 
 
-def compile_and_read(lowered: jax.stages.Lowered, slice_: Topology, places: list, attended: float) -> dict:
-    """Return the facts of `compiled` from the compiler, without program_sha256."""
+def compile_and_read(lowered: jax.stages.Lowered, slice_: Topology, coordinates: list, attended: float) -> dict:
+    """Return the result of `analyze_program` without program_sha256, uncached."""
     try:
         program = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
@@ -81,9 +81,9 @@ def compile_and_read(lowered: jax.stages.Lowered, slice_: Topology, places: list
         "program": memory.generated_code_size_in_bytes,
         "total": total,
         "usable": None,
-    } | total_work(program.as_text(), slice_, places, attended)
+    } | total_work(program.as_text(), slice_, coordinates, attended)
 
 
 def too_large(total: int, usable: int) -> dict:
-    """Return the facts of `compiled` for a program that does not fit."""
+    """Return the result of `analyze_program` for a program that does not fit."""
     return dict.fromkeys(("arguments", "temporaries", "program", "flops")) | {"total": total, "usable": usable}

@@ -11,7 +11,7 @@ from tpulm.core.accelerators import Topology
 from tpulm.core.errors import UserError
 from tpulm.models.flops import model_flops_of
 from tpulm.planning.abstract_run import AbstractRun
-from tpulm.planning.compiled import compiled
+from tpulm.planning.compiled import analyze_program
 from tpulm.planning.estimate import step_estimate
 from tpulm.specs.training_step import TrainingStep
 from tpulm.training.runtime import set_precision
@@ -41,7 +41,7 @@ def measure(step: TrainingStep, slice_: Topology, usable: float = math.inf) -> d
     if weights + optimizer > usable:
         raise TooLarge(f"{step.model.where} needs {weights + optimizer:,} bytes of HBM for weights and optimizer.")
     partitions = list(run.distribution.device_mesh.backend_mesh.devices.ravel())
-    program = compiled(run.lowered(), slice_, partitions)
+    program = analyze_program(run.lowered(), slice_, partitions)
     step_times = step_estimate(program, slice_, step.steps_per_execution)
     estimate = step_times["estimated_seconds"]
     model_flops, tokens = model_flops_of(run), step.tokens_per_step

@@ -2,7 +2,7 @@
 
 Parameters that several functions share:
 recipe  from tpulm.config.publications.card_recipe
-facts   contents of the files that tpulm.config.publications.facts_of names, such as metrics, corpus and manifest
+facts   contents of the files that tpulm.config.publications.card_inputs names, such as metrics, corpus and manifest
 """
 
 import csv

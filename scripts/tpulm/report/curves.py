@@ -17,10 +17,10 @@ from tpulm.specs.scores import BASE, WHOLE, scores_in
 POINTS = 800  # limit of a curve
 
 
-def kept(values: Sequence[float], points: int = POINTS) -> np.ndarray:
-    """Return the sorted indices of about `points` points of a curve: the lowest and highest of equal spans.
+def thinned_indices(values: Sequence[float], points: int = POINTS) -> np.ndarray:
+    """Return the sorted indices of about `points` points of a curve: the lowest and the highest of each span.
 
-    So peaks stay. The first and the last point are among them. NaN counts as the highest.
+    The spans have equal lengths. The first and the last point are kept. NaN counts as the highest.
     """
     count = len(values)
     if count <= points:
@@ -80,7 +80,7 @@ def curve(
     pairs = [(int(step), value) for step, value in from_file if math.isfinite(value)] + more
     if not pairs:
         return None
-    points = [pairs[number] for number in kept([value for _, value in pairs])]
+    points = [pairs[number] for number in thinned_indices([value for _, value in pairs])]
     return {
         "steps": [step for step, _ in points],
         "values": [value for _, value in points],
@@ -110,7 +110,7 @@ def clock(timings: dict, running: list[dict]) -> dict[str, list[float]]:
         steps_per_second = record["step"] * record["tokens_per_second"] / max(record["tokens"], 1)
         seconds.append(seconds[-1] + (record["step"] - steps[-1]) / max(steps_per_second, 1e-9))
         steps.append(record["step"])
-    index = kept(seconds, 100)
+    index = thinned_indices(seconds, 100)
     return {"steps": [steps[i] for i in index], "seconds": [round(seconds[i], 3) for i in index]}
 
 

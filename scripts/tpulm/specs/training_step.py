@@ -15,8 +15,8 @@ from tpulm.specs.masked_sizes import sizes_of
 from tpulm.specs.record_arrays import Arrays, causal_arrays, labelled_arrays, masked_arrays, predictions_per_record
 
 
-def byte_guarantee(recipe: Mapping) -> dict:
-    """Return the metrics that mark a run whose bytes may differ from run to run; {} for one that promises them."""
+def determinism_metrics(recipe: Mapping) -> dict:
+    """Return the metrics of a run whose bytes may differ when it is repeated, otherwise {}."""
     if recipe.get("determinism", "bytes") == "bytes":
         return {}
     return {"determinism": recipe["determinism"], "bytes_promised": False}

@@ -106,8 +106,8 @@ def load(path: str | Path) -> "Tokenizer":
 
 
 @dataclass
-class Cut:
-    """Counts of a tokenizer's tokens in documents, without [CLS] and [SEP] around each.
+class TextCounts:
+    """Counts of tokens, words and characters in documents, without [CLS] and [SEP] around each.
 
     counts      occurrences of each id, int64 [vocab_size]
     words       occurrences of each word, between white space
@@ -125,20 +125,20 @@ class Cut:
         return counted | {"tokens_per_word": tokens / words, "characters_per_token": self.characters / tokens}
 
 
-def together(cuts: Iterable[Cut]) -> Cut:
-    """Return the sum of one or more `Cut`s."""
-    first, *others = cuts
-    total = Cut(first.counts.copy(), Counter(first.words), first.characters)
-    for cut in others:
-        total.counts += cut.counts
-        total.words.update(cut.words)
-        total.characters += cut.characters
+def sum_counts(parts: Iterable[TextCounts]) -> TextCounts:
+    """Return the sum of one or more counts."""
+    first, *others = parts
+    total = TextCounts(first.counts.copy(), Counter(first.words), first.characters)
+    for part in others:
+        total.counts += part.counts
+        total.words.update(part.words)
+        total.characters += part.characters
     return total
 
 
-def cut_documents(tokenizer: "Tokenizer", batches: Iterable[list[str]]) -> Cut:
-    """Return the counts of a tokenizer's tokens in batches of documents."""
-    total = Cut(np.zeros(vocabulary_size(tokenizer), np.int64), Counter(), 0)
+def count_text(tokenizer: "Tokenizer", batches: Iterable[list[str]]) -> TextCounts:
+    """Return the counts of batches of documents."""
+    total = TextCounts(np.zeros(vocabulary_size(tokenizer), np.int64), Counter(), 0)
     for texts in batches:
         encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         ids = np.concatenate([np.array(e.ids, np.int64) for e in encodings])
@@ -149,27 +149,27 @@ def cut_documents(tokenizer: "Tokenizer", batches: Iterable[list[str]]) -> Cut:
     return total
 
 
-def measure(tokenizer: "Tokenizer", ids: dict[str, int], cut: Cut) -> dict[str, int | float]:
-    """Return figures of a tokenizer on documents; ids  as `special_ids` returns them.
+def tokenizer_metrics(tokenizer: "Tokenizer", ids: dict[str, int], totals: TextCounts) -> dict[str, int | float]:
+    """Return the metrics of a tokenizer on documents; ids  as `special_ids` returns them.
 
     vocab_size          rows of an embedding
-    tokens, words, characters, tokens_per_word, characters_per_token    see `Cut.figures`
+    tokens, words, characters, tokens_per_word, characters_per_token    see `TextCounts.figures`
     vocabulary_used     share of the ordinary pieces that occur
     unknown_rate        share of tokens that are unk
     unknown_written     share of tokens that are unk because the text spells the unknown token
     whitespace_rate     share of tokens that stand for white space only
     unigram_entropy     -sum p ln p over the tokens' shares p, nats per token (Shannon 1948)
     """
-    counts, tokens = cut.counts, int(cut.counts.sum())
+    counts, tokens = totals.counts, int(totals.counts.sum())
     special = sorted(set(ids.values()))
     shares = counts[counts > 0] / tokens
     texts = tokenizer.decode_batch([[number] for number in range(len(counts))], skip_special_tokens=False)
     blank = [number for number, text in enumerate(texts) if not text.strip()]
     unknown = tokenizer.id_to_token(ids["unk"]) if ids.get("unk") in tokenizer.get_added_tokens_decoder() else ""
-    written = sum(times * word.count(unknown) for word, times in cut.words.items()) if unknown else 0
+    written = sum(times * word.count(unknown) for word, times in totals.words.items()) if unknown else 0
     return {
         "vocab_size": len(counts),
-        **cut.figures(),
+        **totals.figures(),
         "vocabulary_used": int((np.delete(counts, special) > 0).sum()) / (tokenizer.get_vocab_size() - len(special)),
         "unknown_rate": int(counts[ids["unk"]]) / tokens if "unk" in ids else 0.0,
         "unknown_written": written / tokens,
@@ -184,7 +184,7 @@ def as_within_text(tokenizer: "Tokenizer", words: list[str]) -> list[str]:
     return words if double == [*single, *single] else [f" {word}" for word in words]
 
 
-def pieces(tokenizer: "Tokenizer", ids: dict[str, int], cut: Cut) -> dict[str, Any]:
+def piece_statistics(tokenizer: "Tokenizer", ids: dict[str, int], totals: TextCounts) -> dict[str, Any]:
     """Return statistics of the pieces of a vocabulary, and the words with the most tokens.
 
     ids  special ids, as `special_ids` returns them, which are left out
@@ -197,18 +197,18 @@ def pieces(tokenizer: "Tokenizer", ids: dict[str, int], cut: Cut) -> dict[str, A
     special = set(ids.values())
     vocabulary = sorted((number, piece) for piece, number in tokenizer.get_vocab().items() if number not in special)
     lengths: dict[int, Counter[str]] = {}
-    unused = [piece for number, piece in vocabulary if not cut.counts[number]]
+    unused = [piece for number, piece in vocabulary if not totals.counts[number]]
     for number, piece in vocabulary:
-        lengths.setdefault(len(piece), Counter())["used" if cut.counts[number] else "unused"] += 1
-    words = sorted(cut.words)
+        lengths.setdefault(len(piece), Counter())["used" if totals.counts[number] else "unused"] += 1
+    words = sorted(totals.words)
     encodings = tokenizer.encode_batch_fast(as_within_text(tokenizer, words), add_special_tokens=False)
     tokens: Counter[int] = Counter()
     for word, encoding in zip(words, encodings, strict=True):
-        tokens[min(len(encoding.ids), WORD_TOKENS)] += cut.words[word]
+        tokens[min(len(encoding.ids), WORD_TOKENS)] += totals.words[word]
     hard = sorted(
-        (-len(encoding.ids), -cut.words[word], word)
+        (-len(encoding.ids), -totals.words[word], word)
         for word, encoding in zip(words, encodings, strict=True)
-        if cut.words[word] > 1 and len(word) <= LONGEST
+        if totals.words[word] > 1 and len(word) <= LONGEST
     )[:EXAMPLES]
     return {
         "lengths": [

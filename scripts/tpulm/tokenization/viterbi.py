@@ -12,7 +12,7 @@ Ids = tuple[np.ndarray, np.ndarray]
 
 
 def flat(encodings: list) -> Ids:
-    """Return the ids of encodings of the `tokenizers` library."""
+    """Return the concatenated ids of encodings of `tokenizers`, and their lengths."""
     parts = [np.array(encoding.ids, np.int32) for encoding in encodings]
     return np.concatenate(parts or [np.empty(0, np.int32)]), np.array([len(part) for part in parts], np.int64)
 
@@ -127,7 +127,7 @@ class Segmenter:
 
 
 def traced(backs: list[np.ndarray], ends: list[np.ndarray], order: np.ndarray, lengths: np.ndarray) -> Ids:
-    """Return the ids of all words, from the last piece of each to its first.
+    """Return the ids of all words, read from the result of `Segmenter.best`.
 
     backs, ends     as `Segmenter.best` returns them
     order, lengths  index in the batch, and length, of each word, the longest first

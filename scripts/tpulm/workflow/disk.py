@@ -13,7 +13,7 @@ from tpulm.config.model_sizes import (
     FLOAT32,
     STORED,
     assumed,
-    is_built,
+    is_converted,
     model_size,
     optimizer_bytes,
     weight_bytes,
@@ -43,7 +43,7 @@ class Need:
 def fetched_bytes(model: Model) -> int:
     """Return the bytes of a base model that is fetched."""
     # Most presets of Keras are published in bfloat16.
-    return (FLOAT32 if is_built(model) else STORED["bfloat16"]) * model_size(model).parameters
+    return (FLOAT32 if is_converted(model) else STORED["bfloat16"]) * model_size(model).parameters
 
 
 def saved(model: Model) -> dict[str, int]:

@@ -12,7 +12,7 @@ from tpulm.config.model_sizes import (
     FLOAT32,
     STORED,
     ModelSize,
-    is_built,
+    is_converted,
     model_bytes,
     model_size,
     optimizer_bytes,
@@ -152,7 +152,7 @@ JOBS: dict[str, Callable[[Model], int]] = {
     "evaluate_base": evaluating,
     "export_lora": lambda model: 3 * FLOAT32 * model_size(model).adapters,
     "export_finetune": exported,
-    "fetch_base": lambda model: loading(model_size(model), FLOAT32) if is_built(model) else 0,
+    "fetch_base": lambda model: loading(model_size(model), FLOAT32) if is_converted(model) else 0,
     "export_transformers": lambda model: converting(model_size(model)),
     # The table as it is stored, in float32, and as it is written; PROCESS has room for a matrix of a block.
     "export_gguf": lambda model: 3 * FLOAT32 * model_size(model).table,
