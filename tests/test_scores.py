@@ -199,7 +199,7 @@ def test_generated_responses_are_right_where_they_are_those_of_the_text():
         ("0", "1 + 2 =", " 3", True), ("1", "2 + 2 = 4 and 2 + 3 =", " 5", True), ("2", "2 + 4 =", " 5", True),
     ]  # fmt: skip
     (long,) = questions_of(items[5:6], Tokenizer(), 99, 100)
-    assert (long.prompt, long.is_short) == ("a", False)  # read, and not compared
+    assert (long.prompt, long.is_short) == ("a a", False)  # read, and not compared
     limits = [most_tokens(some, {"max_new_tokens": 50}) for some in ([], found, [*found, long])]
     assert limits == [34, 34, 50] and most_tokens([long], {"max_length": 9}) == 34
     assert [one.item for one in questions_of(items, Tokenizer(), 27, 7)] == ["0", "2"]  # that fit

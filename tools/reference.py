@@ -182,7 +182,7 @@ class Keys:
             "properties": self.root["$defs"]["training"]["properties"],
         }
         tops = {key: part for key, part in self.root["properties"].items() if not self.inner(part)}
-        yield from self.section("top level", {"properties": tops, "required": self.root["required"]}, 2)
+        yield from self.section("top level", {"properties": tops}, 2)
         for key, part in self.root["properties"].items():
             if key == "mlm":
                 yield from self.section(TRAINING, training, 2)
