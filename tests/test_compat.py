@@ -82,6 +82,17 @@ for name in ("Llama", "Llama3", "Mistral", "Qwen", "Qwen3"):
         found = {one.name for one in block._flatten_layers()}
         missing.extend(f"Qwen3 layer {one}" for one in ("query_dense_layernorm", "key_dense_layernorm")
                        if one not in found)
+linear = {"linear_num_key_heads": 1, "linear_num_value_heads": 1, "layer_types": ["linear_attention"]}
+linear |= {"linear_key_head_dim": 4, "linear_value_head_dim": 4, "head_dim": 4}
+qwen = keras_hub.models.Qwen3_5Backbone(**sizes, **linear)
+has("Qwen3_5", keras_hub.models.Qwen3_5CausalLM, "_build_cache")
+takes("Qwen3_5._build_cache", keras_hub.models.Qwen3_5CausalLM._build_cache, "token_ids", "padding_mask")
+found = {one.name for one in qwen.transformer_layers[0]._flatten_layers()}
+missing.extend(f"Qwen3_5 layer {one}" for one in ("in_proj_a", "in_proj_b") if one not in found)
+gemma4 = keras_hub.models.Gemma4Backbone(**sizes, head_dim=4, image_size=None)
+if "position_ids" not in gemma4.input:
+    missing.append("position_ids")
+has("Gemma4", gemma4.transformer_layers[0].attention, "_use_fused_attention_op")
 has("Layer", keras.layers.Layer, "_flatten_layers")
 has("EinsumDense", keras.layers.EinsumDense, "_adjust_scale_for_dequant")
 dense = keras.layers.Dense(8, dtype="int8_from_float32")

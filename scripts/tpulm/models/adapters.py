@@ -59,7 +59,7 @@ def merged(spec: ModelSpec, best: str) -> keras.Model:
     layers = {layer.path: layer for layer in flat_layers(tuned.backbone, include_self=False)}
     for variable in wide.backbone.variables:
         layer, _, name = variable.path.rpartition("/")
-        if layer in layers:  # others are states of dropout
+        if "seed_generator" not in layer:
             variable.assign(wide_value(layers[layer], name))
     return wide
 
