@@ -124,7 +124,7 @@ def base_backbone(base: Mapping) -> tuple[str, Mapping[str, Any]]:
         return family, sizes
     # The folder does not exist, or holds another family.
     except (OSError, UserError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
-        return published(base["preset"]) or similar(counted(base)) or UNKNOWN
+        return published(base["preset"]) or similar(base_parameters(base)) or UNKNOWN
 
 
 def base_size(base: Mapping, lora: Mapping | None = None) -> ModelSize:
@@ -133,7 +133,7 @@ def base_size(base: Mapping, lora: Mapping | None = None) -> ModelSize:
     lora  rank and targets, where it is tuned with LoRA
     """
     backbone = base_backbone(base)
-    size, parameters = causal_size(*backbone, lora=lora), counted(base)
+    size, parameters = causal_size(*backbone, lora=lora), base_parameters(base)
     return replace(size, parameters=parameters) if parameters and not published(base["preset"]) else size
 
 
@@ -143,8 +143,8 @@ def preset_parameters() -> dict[str, int]:
     return {name: int(number) for name, number in map(str.split, PRESETS.read_text().splitlines())}
 
 
-def counted(base: Mapping) -> int | None:
-    """Return the parameters of a base model that is a preset of keras-hub, as this says; None for another one."""
+def base_parameters(base: Mapping) -> int | None:
+    """Return the number of parameters that keras-hub gives for its preset; None for another base model."""
     preset = base.get("preset", "")
     return None if (Path(preset) / "config.json").is_file() else preset_parameters().get(name_of_preset(preset) or "")
 
