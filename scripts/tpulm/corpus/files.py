@@ -225,7 +225,7 @@ def read_parquet(file: str, form: Form) -> Documents:
 
 
 def parsed(text: str) -> Any:
-    """Return the value of a JSON text. Raises ValueError, also if it is nested so deeply that the stack would overflow."""
+    """Return the value of a JSON text. Raises ValueError, also for one whose depth would overflow the stack."""
     if depth(text) > DEEPEST:
         raise ValueError(f"it is nested deeper than {DEEPEST} levels")
     return json.loads(text)
