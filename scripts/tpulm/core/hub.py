@@ -74,7 +74,7 @@ def answer_of(error: Exception) -> str | None:
             return ANSWERS[404]
         missing = isinstance(cause, errors.EntryNotFoundError)
         if isinstance(cause, errors.OfflineModeIsEnabled) or (missing and constants.HF_HUB_OFFLINE):
-            return "which is not in the cache, while HF_HUB_OFFLINE forbids downloads: unset it, and run again"
+            return "which is not in the cache, while HF_HUB_OFFLINE forbids the network: unset it, and run again"
         if isinstance(cause, OSError) and cause.errno and isinstance(cause.filename, str):
             folder = "HF_HOME, or KAGGLEHUB_CACHE, can name another folder"
             return f"which cannot be kept in the cache ({cause.strerror}: {cause.filename}); {folder}"

@@ -174,7 +174,7 @@ def read_file(file: str, sample_by: str, form: Form, piece: Piece) -> Documents:
     elif kind == "jsonl" or is_json_lines(file):
         yield from json_lines_documents(file, form, piece)
     else:
-        rows = parsed(file, read_whole_text(file))
+        rows = parsed(read_whole_text(file))
         rows = rows if isinstance(rows, list) else [rows]
         yield [form.document_of(f"{file}, entry {number}", row) for number, row in enumerate(rows, start=1)]
 
@@ -224,10 +224,10 @@ def read_parquet(file: str, form: Form) -> Documents:
             yield form.documents(file, [batch[column].to_pylist() for column in form.columns])
 
 
-def parsed(place: object, text: str) -> Any:
-    """Return the value of a JSON text, from a place for messages. Raises UserError if it is nested too deeply."""
+def parsed(text: str) -> Any:
+    """Return the value of a JSON text. Raises ValueError, also for one whose depth would overflow the stack."""
     if depth(text) > DEEPEST:
-        raise UserError(f"{place} is nested too deeply; allowed: JSON with at most {DEEPEST} levels.")
+        raise ValueError(f"it is nested deeper than {DEEPEST} levels")
     return json.loads(text)
 
 
@@ -235,8 +235,8 @@ def is_json_lines(file: str) -> bool:
     """Return whether the first line of a JSON file is a whole object, as in JSON Lines."""
     for batch in read_lines(file):
         try:
-            return isinstance(parsed(file, batch[0]), dict)
-        except (ValueError, UserError):
+            return isinstance(parsed(batch[0]), dict)
+        except ValueError:
             return False
     return False
 
@@ -254,7 +254,7 @@ def json_lines_documents(file: str, form: Form, piece: Piece) -> Documents:
             if text.strip():
                 place = Line(file, piece, line)
                 try:
-                    row = parsed(place, text)
+                    row = parsed(text)
                 except ValueError as error:
                     raise UserError(f"{place}, is not valid JSON: {first_line(error)}.") from None
                 documents.append(form.document_of(place, row))
