@@ -11,6 +11,8 @@ kernel, whatever it is:
   head, both give the same matrix; PEFT's rank is heads * rank.
 """
 
+from collections import defaultdict
+
 import numpy as np
 
 from tpulm.core.errors import UserError
@@ -58,7 +60,7 @@ def peft(
     base    name of the base model on the Hugging Face hub, and its revision; None where it has none
     Raises UserError for a variable without a counterpart in transformers.
     """
-    tensors, ranks = {}, {}
+    tensors, ranks = {}, defaultdict[str, dict[str, int]](dict)
     for path in arrays:
         layer, kind = path.rsplit("/", 1)
         match = LAYER.match(layer)
@@ -68,11 +70,15 @@ def peft(
             continue
         a, b = (np.asarray(arrays[f"{layer}/lora_kernel_{part}"]) for part in "ab")
         lora_a, lora_b = tensors_of(layer, match[2], a, b)
-        name = f"base_model.model.model.layers.{match[1]}.{MODULES[match[2]]}"
+        module = f"layers.{match[1]}.{MODULES[match[2]]}"
+        name = f"base_model.model.model.{module}"
         tensors[f"{name}.lora_A.weight"], tensors[f"{name}.lora_B.weight"] = lora_a, lora_b
-        ranks[MODULES[match[2]].split(".")[1]] = len(lora_a)
-    rank = max(ranks.values())
-    others = {module: n for module, n in ranks.items() if n != rank}  # the rank depends on the number of heads
+        ranks[MODULES[match[2]].split(".")[1]][module] = len(lora_a)
+    rank = max(n for by_block in ranks.values() for n in by_block.values())
+    others: dict[str, int] = {}  # the rank depends on the number of heads, which may differ between blocks
+    for kind, by_block in ranks.items():
+        named = {kind: next(iter(by_block.values()))} if len(set(by_block.values())) == 1 else by_block
+        others |= {module: n for module, n in named.items() if n != rank}
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
