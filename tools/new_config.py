@@ -15,7 +15,6 @@ import os
 import re
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 # Runs have one thread, so the speed of one thread is measured. numpy reads this when it is imported.
@@ -61,7 +60,7 @@ def main() -> None:
         columns = list(filter(None, asked.columns.split(",")))
         if len(columns) > 2 or (columns and not base):
             raise UserError(f"--columns is {asked.columns}; allowed: PROMPT,RESPONSE or one column, with --finetune.")
-        text = look(asked.paths, base and replace(base.tuning, columns=columns))
+        text = look(asked.paths, base.tuning(columns) if base else None)
         if base:
             written = tuning_config_of(text, base, asked.accelerator, name)
         else:

@@ -52,7 +52,7 @@ class Tuning:
 
     chats: bool
     template: str
-    columns: Sequence[str] = ()
+    columns: Sequence[str]
 
     def choose(self, choices: Sequence[dict], names: Sequence[str]) -> list[dict]:
         """Return the choices with conversations first and plain text last; names  of all columns. Raises UserError."""

@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -57,17 +57,13 @@ class Base:
         """Return its size, with adapters for all matrices."""
         return base_size(self.place, {"rank": rank, "targets": TARGETS})
 
-    @property
-    def tuning(self) -> Tuning:
-        """What it makes of rows: conversations, if it answers messages and its chat template is known."""
-        template, name = (
-            chat_template_of(self.place)["chat_template"],
-            self.keys["preset"].rstrip("/").rsplit("/", 1)[-1],
-        )
-        instructed = template not in (GEMMA, PLAIN) or INSTRUCT.search(name.lower())
+    def tuning(self, columns: Sequence[str]) -> Tuning:
+        """Return what it makes of rows: conversations, if it answers messages and its chat template is known."""
+        template, name = chat_template_of(self.place)["chat_template"], Path(self.keys["preset"]).name
+        instructed = template not in (GEMMA, PLAIN) or INSTRUCT.search(name.lower()) is not None
         if instructed and template == PLAIN:
             self.notes.append(f"the chat template of {name} is not known, so rows become prompts without its markers")
-        return Tuning(bool(instructed) and template != PLAIN, template)
+        return Tuning(instructed and template != PLAIN, template, columns)
 
     def tokens(self) -> tuple[Callable[[str], int], str]:
         """Return what counts the tokens of a text, and how it does so, in words."""
@@ -153,7 +149,7 @@ def fitting(base: Base, length: int, machine: Machine) -> dict[str, Any]:
         axis = machine.devices // shard
         each = -(-BATCH // axis)  # records of a batch on a device
         for parts in (number for number in range(1, each + 1) if each % number == 0):
-            need = needed(base, base.size(rank), stored, shard, remat, length * each // parts)
+            need = needed(base, base.size(rank), stored, shard, remat, length, each // parts)
             if need < USABLE * machine.memory:
                 fit = {"rank": rank, "batch": axis * each, "mesh": [axis, shard], "precision": "bfloat16"}
                 return fit | {"stored": "int8" if stored == "int8" else "", "remat": "true" if remat else "",
@@ -165,8 +161,8 @@ def fitting(base: Base, length: int, machine: Machine) -> dict[str, Any]:
     )
 
 
-def needed(base: Base, size: ModelSize, stored: str, shards: int, remat: bool, tokens: int) -> float:
-    """Return about how many bytes a device needs to tune a model; tokens  that it reads at once.
+def needed(base: Base, size: ModelSize, stored: str, shards: int, remat: bool, length: int, records: int) -> float:
+    """Return about how many bytes a device needs to tune a model on so many records of a length at once.
 
     The weights; of the adapters also gradients and two moments; the activations in bfloat16, with `remat` of one layer
     and the inputs of all; a part of the logits with their gradients. Plans of the TPU compiler need less.
@@ -174,18 +170,16 @@ def needed(base: Base, size: ModelSize, stored: str, shards: int, remat: bool, t
     family, sizes = backbone_of(base.place)
     inner = sizes["intermediate_dim"] // (2 if family == "GemmaBackbone" else 1)
     width = sizes.get("head_dim") or size.hidden // size.heads
-    layer = 2 * (8 * size.hidden + 3 * inner + (2 * size.heads + 2 * sizes["num_key_value_heads"]) * width) / shards
+    attention = 2 * (size.heads + sizes["num_key_value_heads"]) * width + 3 * size.heads * length
+    layer = 2 * (8 * size.hidden + 3 * inner + attention) / shards
     layers = layer + 2 * size.hidden * size.layers if remat else layer * size.layers
     logits = 12 * min(size.vocabulary / shards, 32_768)
     weights = STORED[stored] * size.parameters + (2 * size.table if stored == "int8" else 0)
-    return (weights + 16 * size.adapters) / shards + tokens * (layers + logits)
+    return (weights + 16 * size.adapters) / shards + records * length * (layers + logits)
 
 
 def held_out_prompts(text: Text, most: int = 3) -> list[str]:
-    """Return the prompts of rows that are going to be in the test split: those of the lowest keys.
-
-    The rows that a text holds out for the test split are those of the lowest keys (tpulm.corpus.splits).
-    """
+    """Return the prompts of rows that are held out for the test split: those of the lowest keys (corpus/splits.py)."""
     pairs = [one if isinstance(one, tuple) else (one, [(len(one) // 3, 0)]) for one in text.read]
     keys = clean([one for one, _ in pairs], {"seed": 0, "min_characters": 0}, *({"empty": 0, "short": 0}, {}))["key"]
     by_key = sorted(zip(keys.to_pylist(), pairs, strict=True), key=lambda one: one[0])

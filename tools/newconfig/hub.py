@@ -1,5 +1,6 @@
 """Read a sample of a dataset of the Hugging Face Hub, and what a model there says of itself."""
 
+from itertools import islice
 from pathlib import Path
 
 from tpulm.core import hub
@@ -14,8 +15,8 @@ ALLOWED = "hf://OWNER/NAME or hf://OWNER/NAME/CONFIGURATION"
 MOST = 16_000_000  # characters that are read
 
 
-def read_dataset(address: str) -> tuple[dict, list[dict], float]:
-    """Return the keys of a dataset's newest revision, its first rows, and the share of it that they are, about."""
+def read_dataset(address: str) -> tuple[dict, list[dict], list[dict], float]:
+    """Return the keys of a dataset's newest revision, its first rows, some of its test split, and the share of it."""
     import huggingface_hub
 
     datasets, rows, size, share = import_datasets(), list[dict](), 0, 1.0
@@ -26,6 +27,7 @@ def read_dataset(address: str) -> tuple[dict, list[dict], float]:
         loaded = datasets.load_dataset(dataset, name, revision=told.sha, streaming=True)
         splits = {SPLITS[split]: split for split in loaded if split in SPLITS}
         splits.setdefault("train", next(iter(loaded)))
+        test = list(islice(loaded[splits["test"]], 100)) if "test" in splits else []
         for row in loaded[splits["train"]]:
             if size > MOST:
                 stored = sum(file.size or 0 for file in told.siblings)
@@ -39,7 +41,7 @@ def read_dataset(address: str) -> tuple[dict, list[dict], float]:
         said = " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
         raise UserError(f"{address} cannot be read ({said}); allowed: {ALLOWED}.") from None
     keys = {"source": "hub", "dataset": dataset, "name": name, "revision": told.sha, "splits": splits}
-    return {key: value for key, value in keys.items() if value}, rows, share
+    return {key: value for key, value in keys.items() if value}, rows, test, share
 
 
 def newest_model(address: str) -> tuple[Path, str]:

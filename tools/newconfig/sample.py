@@ -32,7 +32,8 @@ SPACES = 0.08  # share of the characters of a text that is divided into words, a
 class Text:
     """A text: keys of the config that name it, a sample of its documents, and what was found in it.
 
-    read      the documents of the sample; training  share of the text in files for training
+    read      its documents: of the test split, if it is given, or of the sample
+    training  share of it in files for training
     prompts   what is before the responses of its documents, if these count; responses  the last one of each
     words  whether spaces divide it into words; runs  whether many spaces follow a space, as in code and tables
     """
@@ -66,14 +67,16 @@ def look(paths: Sequence[str], tuning: Tuning | None = None) -> Text:
     place = ", ".join(paths[:3])
     if not any(path.startswith(HUB) for path in paths):
         return look_at_files(place, paths, tuning)
-    source, rows, share = read_dataset(place)
+    source, rows, test, share = read_dataset(place)
     choices = [json.loads(keys) for keys, _ in Counter(forms_of(rows)).most_common()]
     if not choices:
         raise UserError(NO_COLUMN.format(place))
     choices = tuning.choose(choices, list(rows[0])) if tuning else choices
-    documents = map(form_of(choices[0], tuning).document_of, repeat(place), rows)
+    convert = form_of(choices[0], tuning).document_of
     found, least = f"{place} at {source['revision']}", 1 if tuning else LEAST
-    return Text(place, source | choices[0], documents, share, found, [chosen(choices)], least)
+    text = Text(place, source | choices[0], map(convert, repeat(place), rows), share, found, [chosen(choices)], least)
+    text.read = list(filter(None, map(convert, repeat(place), test))) or text.read
+    return text
 
 
 def look_at_files(place: str, paths: Sequence[str], tuning: Tuning | None) -> Text:
@@ -103,6 +106,8 @@ def look_at_files(place: str, paths: Sequence[str], tuning: Tuning | None) -> Te
         place, {"source": "files", "files": splits} | keys, *read_sample(group, keys, tuning), found, notes, least
     )
     text.training = sum(map(text_size, train)) / size
+    if tuning and isinstance(splits, dict) and "test" in splits:
+        text.read, _ = read_sample([file for one in splits["test"] for file in expand("corpus", one)], keys, tuning)
     return text
 
 
