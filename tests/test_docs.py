@@ -179,7 +179,7 @@ def test_the_notebook_of_gemma_runs_on_eight_devices(trained, tmp_path):
     for name, line in (("git", f"cp -r {source.folder} workflow"), ("make", f"ln -s {venv} .venv")):
         (commands / name).write_text(f"#!/bin/sh\n{line}\n")
         (commands / name).chmod(0o755)
-    rows = [{"prompt": f"What is after {number}?", "response": f"It is {number + 1}."} for number in range(300)]
+    rows = [{"prompt": f"What is after {number}?", "response": f"It is {number + 1}."} for number in range(100)]
     (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (tmp_path / "gemma.ipynb").write_bytes((DOCS / "notebooks/gemma-lora.ipynb").read_bytes())
     settings = {"MODEL": str(trained / "results/base/small/preset"), "DATA": str(tmp_path / "rows.jsonl")}

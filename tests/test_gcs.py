@@ -492,7 +492,7 @@ def test_a_new_machine_continues_from_the_bucket(trained, server, tmp_path):
     running.wait()
     assert not server.objects(f"spot/{last}")
     before = json.loads(server.get(f"/storage/v1/b/{BUCKET}/o?prefix=spot/results/mlm"))["items"]
-    shutil.rmtree(first.folder)
+    shutil.rmtree(first / ".snakemake")
     second = steady(tmp_path / "second", trained)
     for file in second.folder.rglob("*"):
         os.utime(file)
