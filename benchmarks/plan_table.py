@@ -162,7 +162,7 @@ def add(path: Path, link: str) -> list[str]:
             "seconds": figures["seconds"],
             "peak_bytes": figures["peak_bytes"],
             "planned": figures["planned"],
-            "fit": False,
+            "use": "fitted",
             "source": link,
             "stands_for": "",
         } | ({"program": same} if same else {"run": figures["run"]})
@@ -256,7 +256,8 @@ def numbers() -> dict[str, tuple[int, int, int]]:
     """Return the numbers of compiled rows by TPU version, see `estimate.MEASURED`."""
     table, found = rows(), {}
     for name in steps():
-        kind = 2 if table[name]["source"] == "benchmarks/tpu.py" else int(use_of(table[name]) != "fitted")
+        ours = name.startswith("first-tpu-") or table[name]["source"] == "benchmarks/tpu.py"
+        kind = 2 if ours else int(use_of(table[name]) != "fitted")
         found.setdefault(version_of(table[name]), [0, 0, 0])[kind] += 1
     return {version: tuple(counts) for version, counts in found.items()}
 
