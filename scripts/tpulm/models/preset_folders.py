@@ -60,7 +60,7 @@ def registered_backbone(preset: str | Path) -> type:
     return family
 
 
-def task_of(family: type) -> type:
+def task_of(family: type) -> type[keras_hub.models.CausalLM]:
     """Return keras-hub's causal language model class for a backbone class. Raises UserError if there is none."""
     tasks = [keras_hub.models.CausalLM]
     for task in tasks:  # grows in the loop: Llama 3's is a subclass of Llama's
