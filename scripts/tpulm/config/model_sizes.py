@@ -221,8 +221,8 @@ def size_by_block(family: str, sizes: Mapping[str, Any], lora: Mapping | None) -
         others, matrices = (gemma4_block if gemma else qwen35_block)(sizes, index, kind == "full_attention")
         parameters += others + sum(rows * columns for matrix in matrices.values() for rows, columns in matrix)
         if lora:
-            adapted = [matrices.get(target, ()) for target in lora["targets"]]
-            adapters += sum(lora["rank"] * (rows + columns) for matrix in adapted for rows, columns in matrix)
+            adapted = [shape for target in lora["targets"] for shape in matrices.get(target, ())]
+            adapters += lora["rank"] * sum(rows + columns for rows, columns in adapted)
     return ModelSize(parameters, layers, hidden, sizes["num_query_heads"], vocabulary, adapters, per_layer)
 
 
