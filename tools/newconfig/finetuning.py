@@ -16,6 +16,7 @@ from tpulm.core.accelerators import GIB
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.corpus.parts import clean
+from tpulm.specs.causal_families import BYPASSING, TARGETS
 from tpulm.specs.texts import GEMMA, PLAIN, chat_template_of
 from tpulm.tokenization.conversion import convert, sentencepiece_file
 
@@ -31,7 +32,6 @@ SEGMENT = 1000  # steps, at most, that an interrupted job loses
 LONGEST = 4096  # tokens of a record, at most
 USABLE = 0.85  # share of the memory of a device for weights and activations; the program takes some of it
 RANKS = (16, 8, 4)
-TARGETS = ("query", "key", "value", "output", "ffn")
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,19 @@ class Base:
         """Where its sizes are read: the folder or the preset."""
         return {"preset": str(self.folder or self.keys["preset"])}
 
+    @property
+    def bypassing(self) -> bool:
+        """Whether LoRA can change its attention only, and its weights cannot be int8."""
+        return backbone_of(self.place)[0] in BYPASSING
+
+    @property
+    def targets(self) -> list[str]:
+        """The matrices that get adapters."""
+        return [target for target in TARGETS if not (self.bypassing and target == "ffn")]
+
     def size(self, rank: int) -> ModelSize:
-        """Return its size, with adapters for all matrices."""
-        return base_size(self.place, {"rank": rank, "targets": TARGETS})
+        """Return its size, with adapters."""
+        return base_size(self.place, {"rank": rank, "targets": self.targets})
 
     def tuning(self, columns: Sequence[str]) -> Tuning:
         """Return what it makes of rows: conversations, if it answers messages and its chat template is known."""
@@ -125,6 +135,7 @@ def run_of(base: Base, text: Text, rows: float, accelerator: str | None) -> dict
     return fit | {
         "base": base.name,
         "size": f"{size.parameters:,} parameters",
+        "targets": ", ".join(base.targets),
         "length": length,
         "fitting": f"{1 - cut:.1%} of the rows fit, {how}",
         "answer": answer,
@@ -145,7 +156,8 @@ def fitting(base: Base, length: int, machine: Machine) -> dict[str, Any]:
     """Return the first settings that fit a device, in the order of what they cost. Raises UserError if none do."""
     shards = [number for number in range(1, machine.devices + 1) if machine.devices % number == 0]
     need = 0.0
-    for rank, stored, shard, remat in product(RANKS, ("bfloat16", "int8"), shards, (False, True)):
+    precisions = ("bfloat16",) if base.bypassing else ("bfloat16", "int8")
+    for rank, stored, shard, remat in product(RANKS, precisions, shards, (False, True)):
         axis = machine.devices // shard
         each = -(-BATCH // axis)  # records of a batch on a device
         for parts in (number for number in range(1, each + 1) if each % number == 0):
@@ -156,7 +168,7 @@ def fitting(base: Base, length: int, machine: Machine) -> dict[str, Any]:
                               "parts": parts if parts > 1 else ""}  # fmt: skip
     raise UserError(
         f"--finetune is {base.keys['preset']}, which does not fit the accelerator: with rank {RANKS[-1]}, one record "
-        f"at once and int8 weights over all devices, a device needs about {need / GIB:.0f} GiB of "
+        f"at once and {stored} weights over all devices, a device needs about {need / GIB:.0f} GiB of "
         f"{machine.memory / GIB:.0f}; allowed: a smaller model, or more or larger devices."
     )
 
