@@ -56,7 +56,7 @@ class Base:
     @property
     def bypassing(self) -> bool:
         """Whether LoRA can change its attention only, and its weights cannot be int8."""
-        return backbone_of(self.place)[0] in BYPASSING
+        return base_backbone(self.place)[0] in BYPASSING
 
     @property
     def targets(self) -> list[str]:
