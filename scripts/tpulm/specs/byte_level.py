@@ -56,7 +56,8 @@ def rules_of(tokenizer: Mapping[str, Any]) -> ByteLevel | None:
     first = tokenizer["pre_tokenizer"] or {}
     steps = first.get("pretokenizers", [])
     patterns = [step["pattern"].get("Regex") for step in steps if step["type"] == "Split"]
-    if first.get("type") == "ByteLevel" and first.get("use_regex", True) and not first["add_prefix_space"]:
+    whole = first.get("use_regex", True) and not first.get("add_prefix_space", True)  # by the defaults of the library
+    if first.get("type") == "ByteLevel" and whole:
         patterns = [GPT2.words]  # those that the library has
     key = (patterns, tokenizer["normalizer"] == {"type": "NFC"}, tokenizer["model"].get("ignore_merges", False))
     return next((rules for rules in KNOWN if key == ([rules.words], rules.nfc, rules.whole_words)), None)
