@@ -377,7 +377,7 @@ def test_staleness_works_there(stored, server, tmp_path):
     other = steady(tmp_path / "elsewhere", workflow)  # a checkout, without what Snakemake noted here
     assert "Nothing to be done" in other("-n", *TARGETS, *STORED).stdout
     longer = configured(workflow, mlm__runs__tiny__steps=30)
-    assert "[20, 0.003]]" in workflow(*TARGETS, "-n", *longer, *STORED).stdout  # the schedule that it gets
+    assert "[20, 0.0025]]" in workflow(*TARGETS, "-n", *longer, *STORED).stdout  # the schedule that it gets
     printed = workflow(*TARGETS, "-n", "--quiet", "rules", *longer, *STORED).stdout
     assert jobs(printed) == {"train_mlm_tensorflow": 2, "collect_history": 1, "plot_training": 1, "total": 4}
 
