@@ -52,7 +52,7 @@ NO_REVISION = {"source": "hub", "dataset": "some/set"} | TRAINING
         (FILES | {"models": ["mlm/tiny"]}, OTHER, "models has mlm/tiny.*bert.* roberta, modernbert"),
         (FILES | {"sequence_length": 8193}, {}, "sequence_length is 8193; .*8192 .*mlm.runs.tiny"),
         (FILES | {"steps": 5}, {}, "steps is 5; .* checkpoint_every, 2"),
-        (FILES | {"mesh": [1, 2]}, {}, r"mesh is \[1, 2\].* host_device_count, 1"),
+        (FILES | {"mesh": [1, 2], "host_device_count": 1}, {}, r"mesh is \[1, 2\].* host_device_count, 1"),
         (FILES | {"learning_rates": []}, {}, "learning_rates is a list of 0"),
         (NO_REVISION, {}, "dataset is .*revision, a commit"),
     ],
