@@ -175,7 +175,7 @@ class Trial:
     def plan(self) -> str:
         """Plan the runs on JAX."""
         if not find_spec("libtpu"):
-            raise UserError("the TPU compiler is not installed; make setup ENVIRONMENT=tpu installs it")
+            return "left out: the TPU compiler is not installed; make setup ENVIRONMENT=tpu installs it"
         files = {run: f"results/plan/{run}/{self.slice}.json" for run in (MASKED, LORA) if run in self.runs}
         if not files:
             raise UserError("there is no measured run to compare with")
