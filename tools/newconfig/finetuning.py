@@ -3,6 +3,7 @@
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -193,7 +194,8 @@ def needed(base: Base, size: ModelSize, stored: str, shards: int, remat: bool, l
 def held_out_prompts(text: Text, most: int = 3) -> list[str]:
     """Return the prompts of rows that are held out for the test split: those of the lowest keys (corpus/splits.py)."""
     pairs = [one if isinstance(one, tuple) else (one, [(len(one) // 3, 0)]) for one in text.read]
-    keys = clean([one for one, _ in pairs], {"seed": 0, "min_characters": 0}, *({"empty": 0, "short": 0}, {}))["key"]
-    by_key = sorted(zip(keys.to_pylist(), pairs, strict=True), key=lambda one: one[0])
+    recipe = {"seed": 0, "min_characters": 0}
+    keys = clean([document for document, _ in pairs], recipe, Counter(), Counter())["key"].to_pylist()
+    by_key = sorted(zip(keys, pairs, strict=True), key=lambda one: one[0])
     prompts = dict.fromkeys(document[: spans[0][0]].rstrip(" ") for _, (document, spans) in by_key)
     return [prompt for prompt in prompts if 0 < len(prompt) < 1000][:most]

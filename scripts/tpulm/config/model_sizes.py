@@ -13,7 +13,7 @@ from typing import Any
 from tpulm.config.outline import Model
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
-from tpulm.specs.causal_families import ENCODERS, FAMILIES, Family, constructor
+from tpulm.specs.causal_families import ENCODERS, FAMILIES, SAME_NAMES, TUNED_ONLY, Family, constructor
 from tpulm.specs.masked_sizes import KINDS
 from tpulm.specs.published_models import MODELS, name_of_preset, published
 
@@ -29,13 +29,6 @@ OF_TRANSFORMERS = {
     "gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3", "llama": "llama3", "mistral": "mistral",
     "qwen2": "qwen2", "qwen3": "qwen3",
 }  # fmt: skip
-# Those that are not trained from scratch, text alone, and their sizes that have the same names in keras-hub.
-TUNED_ONLY = {"gemma4_text": "Gemma4Backbone", "qwen3_5_text": "Qwen3_5Backbone"}
-SAME_NAMES = (
-    "layer_types", "global_head_dim", "num_global_key_value_heads", "num_kv_shared_layers", "use_double_wide_mlp",
-    "hidden_size_per_layer_input", "vocab_size_per_layer_input", "linear_num_key_heads", "linear_num_value_heads",
-    "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim",
-)  # fmt: skip
 SIZES_OF_TRANSFORMERS = {
     "num_layers": "num_hidden_layers", "num_query_heads": "num_attention_heads", "hidden_dim": "hidden_size",
     "vocabulary_size": "vocab_size",
@@ -160,7 +153,8 @@ def backbone_arguments(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return class and arguments of a backbone from a config.json of keras-hub or transformers. Raises LookupError."""
     if "registered_name" in config:
         return config["registered_name"].rpartition(">")[2], dict(config["config"])
-    config = {**config, **config.get("text_config", {})} if config["model_type"] in ("gemma4", "qwen3_5") else config
+    if f"{config['model_type']}_text" in TUNED_ONLY:
+        config = {**config, **config.get("text_config", {})}
     kind = config["model_type"]
     family = Family(TUNED_ONLY[kind], True) if kind in TUNED_ONLY else FAMILIES[OF_TRANSFORMERS[kind]]
     sizes = {key: config[name] for key, name in SIZES_OF_TRANSFORMERS.items()}
@@ -171,7 +165,7 @@ def backbone_arguments(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         "intermediate_dim": config["intermediate_size"] * (2 if family.backbone == "GemmaBackbone" else 1),
         "tie_word_embeddings": config.get("tie_word_embeddings", family.backbone.startswith("Gemma")),
     }
-    same = {key: config[key] for key in SAME_NAMES if key in config} if kind in TUNED_ONLY else {}
+    same = {key: config[key] for key in SAME_NAMES.get(family.backbone, ()) if key in config}
     return family.backbone, {**family.constants, **sizes, **same}
 
 

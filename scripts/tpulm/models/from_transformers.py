@@ -28,15 +28,14 @@ from tpulm.models.tensor_files import read_tensor, tensor_files
 from tpulm.models.transformers_causal import transformers_name
 from tpulm.models.weight_names import from_matrix
 from tpulm.specs.byte_level import PUBLISHED, rules_of
-from tpulm.specs.causal_families import FAMILIES
+from tpulm.specs.causal_families import FAMILIES, TUNED_ONLY
 
 VOCABULARY = "tokenizer.model"
 LENGTH = 1024  # tokens, the default of keras-hub's preprocessors
 # Tensors that are computed, not trained.
 BUFFERS = ("rotary_emb.inv_freq",)
-# Models that also read images or sound, of which the part that reads text is loaded: what its tensors begin with, those
-# of the other parts, and keys and values of blocks of Gemma 4 that take those of another block.
-FOR_MORE = ("gemma4", "qwen3_5")
+# Of models that also read images or sound, the part that reads text is loaded: what its tensors begin with, those of
+# the other parts, and keys and values of blocks of Gemma 4 that take those of another block.
 TEXT_PART = re.compile(r"^(?:model\.)?language_model\.")
 OTHER_PARTS = re.compile(r"^(?:model\.)?(?:visual|vision_tower|audio_tower|embed_vision|embed_audio|mtp)\.")
 SHARED = re.compile(r"layers\.(\d+)\.self_attn\.(?:k_proj|v_proj|k_norm)\.weight$")
@@ -71,7 +70,7 @@ def load_transformers(folder: Path, where: str) -> keras.Model:
 def as_keras_hub_reads_it(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config of transformers 4 or 5 as keras-hub reads it; a Llama with biases becomes a Qwen 2."""
     converted = dict(config)
-    if config.get("model_type") in FOR_MORE and "text_config" in config:
+    if f"{config.get('model_type')}_text" in TUNED_ONLY and "text_config" in config:
         tied = config.get("tie_word_embeddings", config["text_config"].get("tie_word_embeddings", True))
         converted = config["text_config"] | {"tie_word_embeddings": tied, "architectures": config.get("architectures")}
     if converted.get("model_type") == "qwen3_5_text":

@@ -19,6 +19,7 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write, write_json
 from tpulm.models.weight_names import to_matrix
 from tpulm.specs.artifacts import SHARD_INDEX
+from tpulm.specs.causal_families import SAME_NAMES
 
 # Projections of a block, by keras-hub's names of the layers in all families. The first three have heads.
 MODULES = {
@@ -136,17 +137,6 @@ CLASSES = {
 }
 SLIDING, FULL = "sliding_attention", "full_attention"
 NESTED_ROTARY = ("Gemma4Backbone", "Qwen3_5Backbone")  # whose rotary positions transformers 5 alone describes
-# Settings of the two that have the same names in transformers.
-SAME_NAMES = {
-    "Gemma4Backbone": (
-        *("layer_types", "global_head_dim", "num_global_key_value_heads", "num_kv_shared_layers"),
-        *("hidden_size_per_layer_input", "vocab_size_per_layer_input", "use_double_wide_mlp"),
-    ),
-    "Qwen3_5Backbone": (
-        *("layer_types", "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim"),
-        *("linear_value_head_dim", "linear_conv_kernel_dim"),
-    ),
-}
 
 
 def class_key(backbone: "keras.Model", byte_level: bool) -> str:

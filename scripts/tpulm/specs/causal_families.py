@@ -62,6 +62,20 @@ TARGETS = {
 # Backbones whose blocks multiply by the kernels of the layers of `ffn` themselves, and do not call these layers: int8
 # kernels would lack their scales, and adapters would be rounded with the kernels.
 BYPASSING = {"Gemma4Backbone": "Gemma 4"}
+# Backbones that are tuned for text alone and not trained from scratch, by the model_type of the part of a model of
+# transformers that reads text; the whole model's has no _text.
+TUNED_ONLY = {"gemma4_text": "Gemma4Backbone", "qwen3_5_text": "Qwen3_5Backbone"}
+# Their arguments that have the same names in transformers.
+SAME_NAMES = {
+    "Gemma4Backbone": (
+        *("layer_types", "global_head_dim", "num_global_key_value_heads", "num_kv_shared_layers"),
+        *("hidden_size_per_layer_input", "vocab_size_per_layer_input", "use_double_wide_mlp"),
+    ),
+    "Qwen3_5Backbone": (
+        *("layer_types", "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim"),
+        *("linear_value_head_dim", "linear_conv_kernel_dim"),
+    ),
+}
 # Arguments of backbones for images and sound, which are None here.
 ENCODERS = ("vision_encoder", "audio_encoder")
 

@@ -24,7 +24,6 @@ from tpulm.core import bucket, folder_lock, ledger
 from tpulm.core.accelerators import ANY_DEVICES, is_tpu
 from tpulm.core.devices import gpu_here, tpu_here
 from tpulm.core.errors import UserError
-from tpulm.core.experiments import check_home
 from tpulm.workflow import disk, tracking, upgrade
 from tpulm.workflow.budget import check_budget, pending, plan_recipe
 from tpulm.workflow.checks import check_folders, check_shards, preflight, requests
@@ -109,9 +108,8 @@ class Start:
     def __init__(self, workflow: Any, evaluations: Evaluations, place: Paths):
         """Check the working folder, while Snakemake reads the Snakefile.
 
-        Raises UserError in a job whose workflow has ended, and for a user without a home folder.
+        Raises UserError in a job whose workflow has ended.
         """
-        check_home()
         self.workflow, self.evaluations, self.place = workflow, evaluations, place
         self.outline = evaluations.outline
         self.config, self.runs = self.outline.config, list(self.outline.runs.values())
