@@ -20,13 +20,6 @@ compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the T
 BENCHMARKS = ROOT / "benchmarks"
 
 
-def module(name):
-    """Return a benchmark as a module."""
-    if str(BENCHMARKS) not in sys.path:
-        sys.path.insert(0, str(BENCHMARKS))
-    return importlib.import_module(name)
-
-
 def ran(name, *arguments, folder, code=0):
     """Run a benchmark in a process of its own; return what it printed."""
     command = [sys.executable, str(BENCHMARKS / name), *map(str, arguments)]
@@ -47,7 +40,7 @@ def cells(row):
 @pytest.mark.parametrize("devices", [1, 8, 256])
 @pytest.mark.parametrize("tiny", [True, False])
 def test_what_is_measured_fits_any_slice(devices, tiny):
-    for run in module("tpu").runs(devices, tiny).values():
+    for run in importlib.import_module("tpu").runs(devices, tiny).values():
         step = TrainingStep.of(run["stage"], "x", run["recipe"])
         assert step.batch_size % devices == 0 and step.sequence_length % 128 == 0
 
@@ -74,7 +67,7 @@ def test_without_a_tpu_or_a_gpu_a_benchmark_says_so(tmp_path):
 @unit
 @pytest.mark.parametrize("tiny", [True, False])
 def test_both_ways_train_the_same_model(tiny):
-    for case in module("gpu").cases(tiny):
+    for case in importlib.import_module("gpu").cases(tiny):
         step = TrainingStep.of(case.stage, "x", case.recipe | {"batch_size": case.batch_size})
         sizes, ours = case.torch["sizes"], step.model.source
         assert sizes["vocab_size"] == ours.vocabulary_size and case.torch["length"] == step.sequence_length
@@ -103,12 +96,12 @@ def test_training_on_a_gpu_is_measured_beside_transformers_at_tiny_size(tmp_path
 @pytest.mark.parametrize(("names", "only", "said"), [(["modernbrt"], None, "modernbrt"), ([], "mlm.x", "--only mlm.x")])
 def test_what_is_not_there_is_not_planned(names, only, said):
     with pytest.raises(SystemExit, match=f"^error: .*{said}.*modernbert-base"):
-        module("recipes").plan_all(names, only, None)
+        importlib.import_module("recipes").plan_all(names, only, None)
 
 
 @unit
 def test_recipes_that_changed_since_they_were_planned_are_named(tmp_path, monkeypatch):
-    recipes = module("recipes")
+    recipes = importlib.import_module("recipes")
     runs = {
         recipes.key_of(run): run
         for path in sorted(recipes.RECIPES.glob("*.yaml"))
@@ -127,7 +120,7 @@ def test_recipes_that_changed_since_they_were_planned_are_named(tmp_path, monkey
 
 @unit
 def test_plans_are_of_the_recipes_as_they_are_shipped():
-    stale = module("recipes").stale()
+    stale = importlib.import_module("recipes").stale()
     assert not stale, f"plan again: python benchmarks/recipes.py plan {' '.join(stale)}; then make bench-plan"
 
 

@@ -1,11 +1,10 @@
 """The time of a step: what of a compiled program is counted, what overlaps, and how it compares with measurements."""
 
-import importlib.util
 import json
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import plan_table
 import pytest
 import warm
 from tpulm.core.accelerators import topology
@@ -262,15 +261,6 @@ def test_real_programs(tmp_path):
 # Against measurements
 
 
-def table():
-    """Return benchmarks/plan_table.py as a module."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    spec = importlib.util.spec_from_file_location("plan_table", ROOT / "benchmarks/plan_table.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @unit
 def test_weights_that_a_fusion_only_renames_are_read_where_it_multiplies():
     """As v3 has them: the bitcast is a fusion of its own inside the fusion."""
@@ -354,17 +344,17 @@ def test_of_branches_the_cheapest_counts():
 @unit
 def test_the_factors_are_those_that_fit_the_measured_steps():
     """From what is kept of the compiled programs: bounds hold, and each estimate without its own row."""
-    module = table()
-    rows = module.rows()
-    factors, errors, found = module.compare()
-    assert factors == estimate.FACTORS and errors == estimate.ERRORS and module.numbers() == estimate.MEASURED
-    assert [line["name"] for line in found] == list(module.steps())
+    rows = plan_table.rows()
+    factors, errors, found = plan_table.compare()
+    assert factors == estimate.FACTORS and errors == estimate.ERRORS and plan_table.numbers() == estimate.MEASURED
+    assert [line["name"] for line in found] == list(plan_table.steps())
     for line in found:
         assert 0 < line["lower_bound"] <= line["measured"], line
         assert line["lower_bound"] <= line["estimated"], line
     models = {use: {rows[line["name"]]["title"].split(",")[0] for line in found if line["use"] == use} for use in USES}
     assert len(models["fitted"]) >= 6 and models["held-out"] and not models["fitted"] & models["held-out"]
-    assert max(map(abs, module.without_version().values())) < module.TOLERANCE  # versions that no factor has seen
+    # Versions that no factor has seen.
+    assert max(map(abs, plan_table.without_version().values())) < plan_table.TOLERANCE
 
 
 @compiler

@@ -13,6 +13,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from architecture import keys
 from conftest import ROOT, Workflow, copied
 from openers import LOCKS
 from ruamel.yaml import YAML
@@ -20,9 +21,6 @@ from tpulm.config.reading import schema
 from tpulm.config.schema import ConfigValidator
 from tpulm.config.sweeps import expand
 from tpulm.core.accelerators import ANY_DEVICES
-
-sys.path.insert(0, str(ROOT / "tools"))
-from architecture import keys  # noqa: E402
 
 DOCS = ROOT / "docs"
 PAGES = [path for path in sorted(DOCS.rglob("*.md")) if not {"_build", "reference"} & set(path.parts)]

@@ -10,14 +10,12 @@ import sys
 from itertools import product
 from pathlib import Path
 
+import conda
 import pytest
+import setup
 
 pytestmark = pytest.mark.unit
 ENVS = Path(__file__).parents[1] / "envs"
-sys.path.insert(0, str(ENVS))
-import conda  # noqa: E402
-import setup  # noqa: E402
-
 LOCK_LINE = re.compile(r'([a-z0-9-]+)==(\S+)( ; platform_machine == "(x86_64|aarch64)")?( --hash=sha256:[0-9a-f]{64})+')
 STAGES = sorted(path.stem for path in ENVS.glob("*.in"))
 # Of tests and of the documentation alone, each an environment by itself.

@@ -9,6 +9,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import first_tpu
 import pytest
 from conftest import ROOT, Workflow, outside, write_record, write_yaml
 from ruamel.yaml import YAML
@@ -18,9 +19,6 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
 from tpulm.specs.training_step import TrainingStep
 from tpulm.workflow.budget import plan_recipe
-
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "benchmarks")]
-import first_tpu  # noqa: E402
 
 unit = pytest.mark.unit
 V5E = {"platform": "tpu", "kind": "TPU v5 lite", "count": 8, "slice": "v5e-8"}

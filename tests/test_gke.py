@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,14 +16,11 @@ from conftest import ROOT, Workflow, existing, outside
 from gcp_storage_emulator.server import create_server
 from kubernetes import client
 from kubernetes_api import UNSCHEDULABLE, WAITING, Cluster
+from snakemake_executor_plugin_gke.outcome import last_error, outcome
+from snakemake_executor_plugin_gke.placement import place
 from tpulm.core.errors import UserError
 from tpulm.core.ledger import jobs_of
 from tpulm.release.provenance import provenance
-
-sys.path.insert(0, str(ROOT / "profiles/gke"))
-
-from snakemake_executor_plugin_gke.outcome import last_error, outcome
-from snakemake_executor_plugin_gke.placement import place
 
 TPU, GPU = "google.com/tpu", "nvidia.com/gpu"
 

@@ -2,18 +2,15 @@
 
 import ast
 import re
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from architecture import keys, naming
 from tpulm.config.reading import schema
 from tpulm.core.code_digest import backend_of_branch
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
-from architecture import keys, naming  # noqa: E402
-
 SCRIPTS = ROOT / "scripts"
 
 

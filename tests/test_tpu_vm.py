@@ -21,13 +21,10 @@ from conftest import ROOT, Workflow, copied, existing
 from gcloud_simulator import Cloud, parsed, processes
 from gcloud_simulator import hosts as hosts_there
 from kills import edited, processes_in
+from tpu_vm import gcloud, jobs, settings, slices, state
 from tpulm.config.reading import read_yaml
 from tpulm.core.accelerators import ANY_DEVICES, slice_hosts
 from tpulm.core.errors import UserError
-
-sys.path.insert(0, str(ROOT / "profiles/tpu-vm"))
-
-from tpu_vm import gcloud, jobs, settings, slices, state
 
 # A chain of jobs such as the segments of a run: each appends where it ran to what the one before left.
 CHAIN = """
