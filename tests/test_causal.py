@@ -295,11 +295,16 @@ def test_two_segments_are_one_run(jax_backend, packed, tmp_path, precision):
 
 
 def test_bfloat16_is_for_lora(jax_backend, preset, single):
+    from tpulm.models.sampling import Generator
+
     jax_backend.set_precision("bfloat16")
     try:
         trainer = tuner(preset, precision="bfloat16")
         assert {str(v.dtype) for v in trainer.run.model.trainable_variables} == {"float32"}
         assert {str(v.dtype) for v in trainer.run.model.non_trainable_variables} == {"bfloat16"}
+        greedy = {"sampler": "greedy", "samples": 1, "max_new_tokens": 4}
+        ((sample,),) = Generator(trainer.run.model, greedy, trainer.run.distribution.num_model_replicas)(["the"])
+        assert sample.text and sample.cut
         before = {name: np.array(array) for name, array in trainer.weights().items()}
         train(trainer, single, 0, 2)
         assert any((before[name] != array).any() for name, array in trainer.weights().items())

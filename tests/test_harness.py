@@ -204,6 +204,16 @@ def answered(lm, tmp_path, name="task.yaml", **recipe):
     return results_of(lm, "evaluation.harness.own", recipe, paths, str(tmp_path / "cache"))
 
 
+def test_a_dataset_that_is_not_in_the_cache_is_named(tmp_path, monkeypatch):
+    from tpulm.evaluation.harness import Silent, results_of
+
+    for library in ("huggingface_hub.constants", "datasets.config"):
+        monkeypatch.setattr(f"{library}.HF_HUB_OFFLINE", True)
+    recipe = {"task": "arc_easy", "revision": "0" * 40, "examples": 0, "limit": 1}
+    with pytest.raises(UserError, match="^evaluation.harness.arc needs the dataset allenai/ai2_arc, which is not in "):
+        results_of(Silent(), "evaluation.harness.arc", recipe, {}, str(tmp_path))
+
+
 def test_a_task_from_a_file_is_scored_offline(jax_backend, preset, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     written(tmp_path)

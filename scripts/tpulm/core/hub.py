@@ -51,6 +51,17 @@ def not_fetched(source: str, error: Exception) -> UserError:
     )
 
 
+def dataset_error(name: str, revision: str | None, error: Exception) -> Exception:
+    """Return what the hub answers on a dataset if `answer_of` knows it, because `datasets` drops it; else `error`."""
+    import huggingface_hub
+
+    try:
+        huggingface_hub.HfApi().dataset_info(name, revision=revision)
+    except Exception as answer:  # whatever the network raises
+        return answer if answer_of(answer) else error
+    return error
+
+
 # What helps where a hub answers with a status of HTTP, as the end of a sentence.
 ANSWERS = {
     401: "whose hub does not accept the token: set another HF_TOKEN, or KAGGLE_USERNAME and KAGGLE_KEY",

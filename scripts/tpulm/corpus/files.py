@@ -23,7 +23,7 @@ from fsspec.utils import read_block
 from tpulm.core import bucket
 from tpulm.core.errors import UserError, first_line
 from tpulm.core.files import DEEPEST, depth
-from tpulm.core.hub import answer_of, named_source, not_fetched
+from tpulm.core.hub import dataset_error, named_source, not_fetched
 from tpulm.corpus.rows import Documents, Form
 from tpulm.corpus.sources import ALLOWED, Part, divisible, format_of, gzipped, read_part_recipe
 
@@ -420,13 +420,7 @@ def not_loaded(where: str, recipe: Mapping, error: Exception) -> UserError:
     if os.path.isdir(recipe["dataset"]):
         reason = first_line(error.__cause__ if isinstance(error.__cause__, Exception) else error)
         return UserError(f"{source}, which cannot be read ({reason}); allowed: a dataset that `datasets` loads.")
-    import huggingface_hub
-
-    try:  # `datasets` drops the answer of the hub
-        huggingface_hub.HfApi().dataset_info(recipe["dataset"], revision=recipe.get("revision"))
-    except Exception as answer:
-        error = answer if answer_of(answer) else error
-    return not_fetched(source, error)
+    return not_fetched(source, dataset_error(recipe["dataset"], recipe.get("revision"), error))
 
 
 def read_hub(dataset: "Dataset", name: str, form: Form) -> Documents:

@@ -18,6 +18,7 @@ from lm_eval.tasks import TaskManager
 
 from tpulm.compat import lm_eval as compat
 from tpulm.core.errors import UserError
+from tpulm.core.hub import answer_of, dataset_error
 from tpulm.evaluation.item_means import Scored, mean_score
 from tpulm.evaluation.overlap import count_in_training
 from tpulm.specs.harness_tasks import LOCAL, full_description, relocated
@@ -59,6 +60,10 @@ def results_of(lm: LM, key: str, recipe: Mapping[str, Any], paths: Mapping[str, 
             task_manager=manager,
         )
     except (OSError, KeyError, ValueError, ArithmeticError, DatasetsError, TemplateError) as error:
+        for entry in members(manager, task) if "task" in recipe else ():
+            dataset = (entry.cfg or {}).get("dataset_path")
+            if dataset not in LOCAL and (answer := answer_of(dataset_error(dataset, recipe.get("revision"), error))):
+                raise UserError(f"{key} needs the dataset {dataset}, {answer}.") from error
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise UserError(f"{key} cannot be run: {reason}.") from error
 

@@ -66,9 +66,6 @@ def make_optimizer(recipe: Mapping) -> keras.Optimizer:
     """
     arguments = dict(recipe)
     name = arguments.pop("name", "adamw")
-    types = keras.config.floatx()
-    keras.config.set_floatx("float32")  # the type of the learning rate, which bfloat16 would round
     optimizer = CLASSES[name](learning_rate=0.0, name=name, **arguments)
-    keras.config.set_floatx(types)
     optimizer.exclude_from_weight_decay(var_names=["bias", "scale", "gamma", "beta"])
     return optimizer

@@ -117,7 +117,8 @@ def set_precision(precision: str) -> None:
     """Set the dtypes of new variables and of arithmetic; see `start`."""
     import keras
 
-    keras.config.set_floatx("bfloat16" if precision == "bfloat16" else "float32")
+    # Also for bfloat16: with another type, Keras 3.15 makes float32 of integers, and float16 of an integer and a float.
+    keras.config.set_floatx("float32")
     keras.config.set_dtype_policy(precision)
     keras.config.set_epsilon(1e-7)  # Keras's default, which a file in KERAS_HOME can change
     keras.config.set_image_data_format("channels_last")
