@@ -24,7 +24,8 @@ ERRORS = {"all": 0.29}
 # Number of measured steps by TPU version: of other programs, to which FACTORS are fitted; of others, with which the
 # estimates are compared; of this workflow.
 MEASURED = {
-    "v2": (1, 0, 0), "v3": (4, 0, 0), "v4": (1, 0, 0), "v5e": (2, 0, 0), "v5p": (1, 1, 0), "v6e": (0, 2, 0),
+    "v2": (1, 0, 0), "v3": (4, 0, 0), "v4": (1, 0, 0), "v5e": (2, 1, 0), "v5p": (1, 1, 0), "v6e": (0, 3, 0),
+    "tpu7x": (0, 1, 0),
 }  # fmt: skip
 
 
