@@ -61,7 +61,7 @@ def results_of(lm: LM, key: str, recipe: Mapping[str, Any], paths: Mapping[str, 
         )
     except (OSError, KeyError, ValueError, ArithmeticError, DatasetsError, TemplateError) as error:
         for entry in members(manager, task) if "task" in recipe else ():
-            dataset = (entry.cfg or {}).get("dataset_path")
+            dataset = (entry.cfg or {}).get("dataset_path", LOCAL[0])
             if dataset not in LOCAL and (answer := answer_of(dataset_error(dataset, recipe.get("revision"), error))):
                 raise UserError(f"{key} needs the dataset {dataset}, {answer}.") from error
         reason = " ".join(str(error).split())[:300] or type(error).__name__
