@@ -204,11 +204,21 @@ def answered(lm, tmp_path, name="task.yaml", **recipe):
     return results_of(lm, "evaluation.harness.own", recipe, paths, str(tmp_path / "cache"))
 
 
-def test_a_dataset_that_is_not_in_the_cache_is_named(tmp_path, monkeypatch):
-    from tpulm.evaluation.harness import Silent, results_of
+@pytest.fixture
+def offline(monkeypatch):
+    """As under HF_HUB_OFFLINE, which the libraries read when they are imported, and when a session begins."""
+    from huggingface_hub.utils import reset_sessions
 
     for library in ("huggingface_hub.constants", "datasets.config"):
         monkeypatch.setattr(f"{library}.HF_HUB_OFFLINE", True)
+    reset_sessions()
+    yield
+    reset_sessions()
+
+
+def test_a_dataset_that_is_not_in_the_cache_is_named(offline, tmp_path):
+    from tpulm.evaluation.harness import Silent, results_of
+
     recipe = {"task": "arc_easy", "revision": "0" * 40, "examples": 0, "limit": 1}
     with pytest.raises(UserError, match="^evaluation.harness.arc needs the dataset allenai/ai2_arc, which is not in "):
         results_of(Silent(), "evaluation.harness.arc", recipe, {}, str(tmp_path))
