@@ -139,10 +139,13 @@ def compile_row(name: str, row: dict, texts: Path | None) -> None:
 def add(path: Path, link: str) -> list[str]:
     """Append the planned runs of a first-tpu.json to measured_steps.yaml, and return the names of their rows.
 
-    link  where the file was published. Exits with a sentence for a file without a TPU
+    link  where the file was published. Exits with a sentence for another file, and for one without a TPU or a plan
     """
-    found = json.loads(path.read_text(encoding="utf-8"))
-    chip, before, added = found["chip"], rows(), {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        chip, before, added = found["chip"], rows(), {}
+    except (OSError, ValueError, KeyError, TypeError):
+        sys.exit(f"error: {path} cannot be read; allowed: a first-tpu.json, as tools/first_tpu.py writes it.")
     if not chip["slice"]:
         sys.exit(
             f"error: {path} is of {chip['count']} x {chip['kind']}; allowed: a file of a TPU, which plans can predict."
@@ -166,6 +169,8 @@ def add(path: Path, link: str) -> list[str]:
             "source": link,
             "stands_for": "",
         } | ({"program": same} if same else {"run": figures["run"]})
+    if not added:
+        sys.exit(f"error: {path} has no run with a plan; allowed: a file in which the step that plans has passed.")
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = None, False
     text = io.StringIO()

@@ -1,6 +1,5 @@
 """Benchmarks, at tiny size: that they run, agree with each other on what they train, and say what has failed."""
 
-import importlib
 import json
 import re
 import subprocess
@@ -40,7 +39,9 @@ def cells(row):
 @pytest.mark.parametrize("devices", [1, 8, 256])
 @pytest.mark.parametrize("tiny", [True, False])
 def test_what_is_measured_fits_any_slice(devices, tiny):
-    for run in importlib.import_module("tpu").runs(devices, tiny).values():
+    from tpu import runs
+
+    for run in runs(devices, tiny).values():
         step = TrainingStep.of(run["stage"], "x", run["recipe"])
         assert step.batch_size % devices == 0 and step.sequence_length % 128 == 0
 
@@ -67,7 +68,9 @@ def test_without_a_tpu_or_a_gpu_a_benchmark_says_so(tmp_path):
 @unit
 @pytest.mark.parametrize("tiny", [True, False])
 def test_both_ways_train_the_same_model(tiny):
-    for case in importlib.import_module("gpu").cases(tiny):
+    from gpu import cases
+
+    for case in cases(tiny):
         step = TrainingStep.of(case.stage, "x", case.recipe | {"batch_size": case.batch_size})
         sizes, ours = case.torch["sizes"], step.model.source
         assert sizes["vocab_size"] == ours.vocabulary_size and case.torch["length"] == step.sequence_length
@@ -95,13 +98,16 @@ def test_training_on_a_gpu_is_measured_beside_transformers_at_tiny_size(tmp_path
 @unit
 @pytest.mark.parametrize(("names", "only", "said"), [(["modernbrt"], None, "modernbrt"), ([], "mlm.x", "--only mlm.x")])
 def test_what_is_not_there_is_not_planned(names, only, said):
+    import recipes
+
     with pytest.raises(SystemExit, match=f"^error: .*{said}.*modernbert-base"):
-        importlib.import_module("recipes").plan_all(names, only, None)
+        recipes.plan_all(names, only, None)
 
 
 @unit
 def test_recipes_that_changed_since_they_were_planned_are_named(tmp_path, monkeypatch):
-    recipes = importlib.import_module("recipes")
+    import recipes
+
     runs = {
         recipes.key_of(run): run
         for path in sorted(recipes.RECIPES.glob("*.yaml"))
@@ -120,7 +126,9 @@ def test_recipes_that_changed_since_they_were_planned_are_named(tmp_path, monkey
 
 @unit
 def test_plans_are_of_the_recipes_as_they_are_shipped():
-    stale = importlib.import_module("recipes").stale()
+    import recipes
+
+    stale = recipes.stale()
     assert not stale, f"plan again: python benchmarks/recipes.py plan {' '.join(stale)}; then make bench-plan"
 
 

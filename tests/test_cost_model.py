@@ -4,7 +4,6 @@ import json
 from importlib.util import find_spec
 from pathlib import Path
 
-import plan_table
 import pytest
 import warm
 from tpulm.core.accelerators import topology
@@ -344,6 +343,8 @@ def test_of_branches_the_cheapest_counts():
 @unit
 def test_the_factors_are_those_that_fit_the_measured_steps():
     """From what is kept of the compiled programs: bounds hold, and each estimate without its own row."""
+    import plan_table
+
     rows = plan_table.rows()
     factors, errors, found = plan_table.compare()
     assert factors == estimate.FACTORS and errors == estimate.ERRORS and plan_table.numbers() == estimate.MEASURED

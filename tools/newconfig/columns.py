@@ -106,10 +106,11 @@ def forms_of(rows: Sequence[Mapping]) -> dict[str, int]:
         if cells and all(map(is_conversation, cells)):
             size = sum(len(message["content"]) for cell in cells for message in cell)
             found[json.dumps({"messages": name, "chat_template": GEMMA})] = size
-    fields = {name for name, cells in values.items() if any(isinstance(cell, str | int | float) for cell in cells)}
-    prompt, response = (next((name for name in names if name in fields), "") for names in (PROMPTS, RESPONSES))
+    single = (name for name, cells in values.items() if any(isinstance(cell, str | int | float) for cell in cells))
+    fields = {name.lower(): name for name in single}
+    prompt, response = (next((fields[name] for name in names if name in fields), "") for names in (PROMPTS, RESPONSES))
     if prompt and response:
-        asked = list(dict.fromkeys([prompt, *(name for name in CONTEXTS if name in fields)]))
+        asked = list(dict.fromkeys([prompt, *(fields[name] for name in CONTEXTS if name in fields)]))
         found[json.dumps(asking(asked, response))] = sum(
             len(str(cell)) for name in (*asked, response) for cell in values[name]
         )

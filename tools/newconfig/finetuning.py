@@ -156,7 +156,7 @@ def run_of(base: Base, text: Text, rows: float, accelerator: str | None) -> dict
 def fitting(base: Base, length: int, machine: Machine) -> dict[str, Any]:
     """Return the first settings that fit a device, in the order of what they cost. Raises UserError if none do."""
     shards = [number for number in range(1, machine.devices + 1) if machine.devices % number == 0]
-    shards.sort(key=lambda number: sent(base.size(RANKS[0]), machine.devices // number, number, BATCH * length))
+    shards.sort(key=lambda number: sent_bytes(base.size(RANKS[0]), machine.devices // number, number, BATCH * length))
     need = 0.0
     precisions = ("bfloat16",) if base.bypassing else ("bfloat16", "int8")
     for rank, stored, shard, remat in product(RANKS, precisions, shards, (False, True)):
@@ -175,14 +175,14 @@ def fitting(base: Base, length: int, machine: Machine) -> dict[str, Any]:
     )
 
 
-def sent(size: ModelSize, axis: int, shards: int, tokens: int) -> float:
-    """Return about how many bytes a device sends in a step on a mesh [axis, shards]; tokens  of the global batch.
+def sent_bytes(size: ModelSize, replicas: int, shards: int, tokens: int) -> float:
+    """Return about how many bytes a device sends in a step on a mesh [replicas, shards]; tokens  of the global batch.
 
     The layout maps divide weights over both axes: those of a shard are gathered twice, forward and back. Shards sum the
     activations of each layer four times (Shoeybi et al. 2019); plans of the TPU compiler do so in float32.
     """
-    gathered = 2 * STORED["bfloat16"] * size.parameters / shards * (axis - 1) / axis
-    summed = 4 * 2 * STORED["float32"] * size.layers * size.hidden * tokens / axis * (shards - 1) / shards
+    gathered = 2 * STORED["bfloat16"] * size.parameters / shards * (replicas - 1) / replicas
+    summed = 4 * 2 * STORED["float32"] * size.layers * size.hidden * tokens / replicas * (shards - 1) / shards
     return gathered + summed
 
 

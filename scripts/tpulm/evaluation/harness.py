@@ -60,10 +60,10 @@ def results_of(lm: LM, key: str, recipe: Mapping[str, Any], paths: Mapping[str, 
             task_manager=manager,
         )
     except (OSError, KeyError, ValueError, ArithmeticError, DatasetsError, TemplateError) as error:
-        for entry in members(manager, task) if "task" in recipe else ():
-            dataset = (entry.cfg or {}).get("dataset_path", LOCAL[0])
-            if dataset not in LOCAL and (answer := answer_of(dataset_error(dataset, recipe.get("revision"), error))):
-                raise UserError(f"{key} needs the dataset {dataset}, {answer}.") from error
+        if "task" in recipe and isinstance(error, OSError | DatasetsError):
+            for dataset in hub_datasets(manager, task):
+                if answer := answer_of(dataset_error(dataset, recipe.get("revision"), error)):
+                    raise UserError(f"{key} needs the dataset {dataset}, {answer}.") from error
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise UserError(f"{key} cannot be run: {reason}.") from error
 
@@ -78,19 +78,21 @@ def pin(manager: TaskManager, key: str, name: str, revision: str | None) -> None
         raise UserError(
             f"{key}.task is {name}, which lm-evaluation-harness does not have; `lm-eval ls tasks` lists its tasks."
         )
-    for entry in leaves:
-        if (entry.cfg or {}).get("dataset_path") in LOCAL:
-            continue
-        if revision is None:
-            dataset = (entry.cfg or {}).get("dataset_path")
+    if revision is None:
+        for dataset, task in hub_datasets(manager, name).items():
             raise UserError(
-                f"{key}.revision is missing; the examples of {entry.name} are {dataset} on the hub, which must be "
+                f"{key}.revision is missing; the examples of {task} are {dataset} on the hub, which must be "
                 "pinned to a commit of 40 hexadecimal digits, so that they cannot change."
             )
-    if revision is None:
         return
     for entry in leaves:
         compat.pin(manager, entry, revision)
+
+
+def hub_datasets(manager: TaskManager, name: str) -> dict[str, str]:
+    """Return the datasets on the hub that a task, or a group of tasks, reads, each with a task that reads it."""
+    entries = ((entry.name, (entry.cfg or {}).get("dataset_path", "")) for entry in members(manager, name))
+    return {dataset: task for task, dataset in entries if dataset not in LOCAL}
 
 
 def members(manager: TaskManager, name: str) -> Iterator[Any]:
