@@ -140,8 +140,8 @@ def write_tokenizer_to(out: Path, source: Path, key: str = "tokenizer.pretrained
 
 
 def outside() -> dict[str, str]:
-    """Return the environment without what pytest adds to it."""
-    return {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    """Return the environment without what the tests add to it."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "KERAS_BACKEND"))}
 
 
 def session() -> int:
@@ -249,6 +249,8 @@ def in_common(tmp_path_factory) -> None:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
     os.environ.setdefault("TF_XLA_FLAGS", f"--tf_xla_persistent_cache_directory={folder}")
     Workflow.environment = outside()
+    # A test that imports TensorFlow imports Keras, too, whose backend tests of JAX in the same process cannot change.
+    os.environ["KERAS_BACKEND"] = "jax"
 
 
 # Values that must never be seen again: each is in the environment of the workflow below.

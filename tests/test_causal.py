@@ -55,6 +55,7 @@ def jax_backend():
     import keras
 
     assert len(jax.devices()) == 8
+    assert keras.backend.backend() == "jax"
     yield runtime
     runtime.set_precision("float32")
     keras.distribution.set_distribution(None)

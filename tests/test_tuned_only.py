@@ -103,7 +103,7 @@ def made(jax_backend, tmp_path_factory):
 
 
 def function_of(model):
-    """Return the compiled function from rows of ids to logits."""
+    """Return the compiled function from rows of ids to logits, as a training step calls the model."""
     import jax
     import keras
 
@@ -112,7 +112,7 @@ def function_of(model):
 
     @jax.jit
     def function(values, ids, mask):
-        return model.stateless_call(*values, {"token_ids": ids, "padding_mask": mask})[0]
+        return model.stateless_call(*values, {"token_ids": ids, "padding_mask": mask}, training=True)[0]
 
     return lambda ids: np.asarray(function(variables, np.array(ids, "int32"), np.ones_like(ids, "int32")))
 

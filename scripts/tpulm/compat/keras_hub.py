@@ -183,9 +183,9 @@ def generate_from_prompts(model: keras.Model) -> None:
         first = ops.cast(ops.arange(token_ids.shape[1]) < shared, "int32")
         return build(token_ids, ops.broadcast_to(first, token_ids.shape), **more)
 
-    def closed(call: Callable, inputs: Any) -> Any:
+    def closed(call: Callable, inputs: Any, **more: Any) -> Any:
         """Return what keeps the state as it is where the inputs are padding, which is 0."""
-        return ops.where(ops.any(inputs != 0, axis=-1, keepdims=True), call(inputs), -1e9)
+        return ops.where(ops.any(inputs != 0, axis=-1, keepdims=True), call(inputs, **more), -1e9)
 
     model._build_cache = build_cache
     for layer in flat_layers(model):
