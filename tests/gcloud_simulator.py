@@ -34,6 +34,7 @@ FLAGS = {
     "compute tpus tpu-vm create": {"--accelerator-type", "--spot", "--version", "--zone"},
     "compute tpus tpu-vm delete": {"--zone"},
     "compute tpus tpu-vm describe": {"--zone"},
+    "compute tpus tpu-vm scp": {"--zone"},
     "compute tpus tpu-vm ssh": {"--internal-ip", "--ssh-flag", "--worker", "--zone", "--command"},
 }
 GCLOUD_WIDE = {"--format", "--project", "--quiet"}
@@ -151,7 +152,7 @@ def parsed(arguments: list[str]) -> tuple[str, str | None, dict[str, str]]:
         flags[flag] = value
     verb = command.split()[-1]
     missing = REQUIRED.get(command.partition("tpus ")[2], {"--zone"}) - set(flags)
-    if missing or len(rest) != (verb != "list"):
+    if missing or len(rest) != {"list": 0, "scp": 2}.get(verb, 1):
         refuse(f"argument {' '.join(missing) or rest}: Must be specified.", 2)
     return command, (rest or [None])[0], flags
 

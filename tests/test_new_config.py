@@ -409,16 +409,25 @@ def chat_of(text):
         (["qa.csv", "--finetune", "gemma3_instruct_4b"], "allowed: gemma3_instruct_4b_text, "),
         (["qa.csv", "--finetune", "gemma3_27b_text", "--accelerator", "v5e-1"], "which does not fit the accelerator: "),
         (["qa.csv", "--finetune", "gemma3_1b", "--columns", "question,reply"], "found: id, question, answer."),
-        (["qa.csv", "--finetune", "gemma3_1b", "--columns", "a,b,c"], "allowed: PROMPT,RESPONSE or one column, "),
-        (["qa.csv", "--columns", "question,answer"], "allowed: PROMPT,RESPONSE or one column, with --finetune."),
+        (["qa.csv", "--finetune", "gemma3_1b", "--columns", "a,b,c"], "allowed: PROMPT,RESPONSE, two columns, "),
+        (["qa.csv", "--finetune", "gemma3_1b", "--columns", "id,id"], "--columns is id,id; allowed: "),
+        (["qa.csv", "--finetune", "gemma3_1b", "--columns", "ansver"], 'did you mean "answer"?'),
+        (["qa.csv", "--columns", "question,answer"], "two columns, or one, with --finetune."),
         (["empty.csv", "--finetune", "gemma3_1b"], "empty.csv is empty: "),
-        (["few.csv", "--finetune", "gemma3_1b"], "is too little text; allowed: "),
-        (["qa.csv", "--finetune", "hf://some/absent"], "--finetune is hf://some/absent, which could not be downloaded"),
+        (["few.csv", "--finetune", "gemma3_1b"], "few.csv has 1 different row with text; allowed: 20 or more."),
+        (["names.csv", "--finetune", "gemma3_1b"], "names.csv has no rows."),
+        (["german.csv", "--finetune", "gemma3_1b"], "the columns frage, antwort have other names than "),
+        (["excel.csv", "--finetune", "gemma3_1b"], "pandas.read_csv('excel.csv', sep=';').to_csv("),
+        (["qa.csv", "--finetune", "gemma3_1b", "--accelerator", "h100"], "allowed: h100:1, for one."),
+        (["qa.csv", "--finetune", "hf://some/absent"], "--finetune is hf://some/absent, whose hub cannot be "),
     ],
 )
 def test_what_cannot_be_finetuned_ends_in_a_sentence(write, tmp_path, arguments, sentence):
     questions(tmp_path)
     (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "names.csv").write_text("question,answer\n")
+    (tmp_path / "german.csv").write_text("frage,antwort\n" + "Wer?,Ich.\n" * 30)
+    (tmp_path / "excel.csv").write_text("question;answer\n" + "Who?;I.\n" * 30)
     (tmp_path / "few.csv").write_text("question,answer\n" + "Who?,I.\n" * 30)
     out, said = write(*arguments)
     assert out == "" and said.startswith("error: ") and sentence in said and said.count("\n") == 1

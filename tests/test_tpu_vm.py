@@ -668,18 +668,21 @@ def test_the_loop_of_the_guide_creates_a_vm_until_the_run_is_done(tmp_path, fail
     tries = f"echo try >> {tmp_path}/tries\necho begins\n[ $(wc -l < {tmp_path}/tries) -gt 1 ] || sleep 1000\n"
     (tmp_path / "run.sh").write_text(f"{tries}exit {int(fails)}\n")
     cloud.fault("ssh", preempt="begins")
+    cloud.fault("delete", error="UNAVAILABLE: try again")
+    cloud.fault("create", error="RESOURCE_EXHAUSTED: there is no capacity")
     setting = {"NAME": "first", "ZONE": "z", "TYPE": "v5litepod-8", "IMAGE": "v2-alpha-tpuv5-lite", "PAUSE": "0"}
     setting |= {"CLOUD": str(cloud.folder), "PATH": f"{cloud.folder}/bin:{os.environ['PATH']}"}
     environment = os.environ | setting
     done = subprocess.run(["bash", "loop.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == fails, done.stderr
-    assert (tmp_path / "tries").read_text() == "try\ntry\n" and len(cloud.calls("create")) == 2
+    assert (tmp_path / "tries").read_text() == "try\ntry\n" and len(cloud.calls("create")) == 3
+    assert ("is still there, and is billed" in done.stdout) == fails
     assert cloud.names() == ["first"] * fails
 
 
 def test_the_guide_types_what_google_documents():
     guide = (ROOT / "docs/guides/one-tpu-vm.md").read_text()
-    commands = re.findall(r"^\$ gcloud (compute tpus .*?)(?: +#.*)?$", guide, re.M)
-    assert len(commands) >= 6
+    commands = re.findall(r"^(?:\$ |.*`)gcloud (compute tpus .*?)(?:`.*| +#.*)?$", guide, re.M)
+    assert len(commands) >= 8
     for command in commands:
         parsed(command.split())

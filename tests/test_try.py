@@ -82,8 +82,17 @@ def test_without_the_environment_there_is_a_sentence():
         assert done.returncode == 1 and done.stderr.startswith("error: ") and "activate" in done.stderr, tool
 
 
-def test_models_answer_while_a_workflow_has_the_folder(trained):
-    """The masked one, though TensorFlow has trained it, without TensorFlow; what is typed can be typed again."""
+def test_models_answer_while_a_workflow_has_the_folder(trained, tmp_path):
+    """The masked one, though TensorFlow has trained it, without TensorFlow; what is typed can be typed again.
+
+    The last two are one model that was trained on conversations, as far as it can tell.
+    """
+    talks = tmp_path / "results/base/talks"
+    talks.parent.mkdir(parents=True)
+    talks.symlink_to(trained / "results/base/small")
+    template = "{% for m in messages %}ask: {{ m.content }}{% endfor %}{% if add_generation_prompt %} say: {% endif %}"
+    template = {"where": "c", "template": template, "bos_token": "<bos>", "eos_token": "<eos>", "special": None}
+    write_json(tmp_path / "results/corpus/chat_template.json", template)
     before, mask = fingerprints(trained / "results"), "one [MASK].\n"
     cases = [
         (["mlm.runs.tiny", "--prompt", "no mask", "--prompt", WHOLE], "", False),
@@ -92,11 +101,17 @@ def test_models_answer_while_a_workflow_has_the_folder(trained):
         (["mlm/tiny"], "no mask\nReturn the [MASK]\\\nof the list.\n\n", True),
         (["small", "--prompt", "def ", "--seed", "1"], "", False),
         (["finetune/python", "--prompt", "def ", "--seed", "1"], "", False),
+        ([str(talks), "--chat", "--seed", "1"], "Return the name", False),
+        ([str(talks), "--prompt", "ask: Return the name say:", "--seed", "1"], "", False),
     ]
     with open(trained / LOCK) as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)  # as long as a workflow runs
         found = warm.result(warm.run("jax", BESIDE, str(PROGRAM), json.dumps(cases), folder=trained.folder))
-    assert [code for code, *_ in found] == [1, 1, 0, 0, 0, 0]
+    assert [code for code, *_ in found] == [1, 1, 0, 0, 0, 0, 0, 0]
+    found, (_, answers, _), (_, texts, _) = found[:-2], *found[-2:]
+    texts = [text.removeprefix("ask: Return the name say:").strip() for text in texts.split("\n---\n")]
+    assert [answer.strip() for answer in answers.split("\n---\n")] == texts and all(texts)
+    assert "on no conversations; allowed: " in ask(trained.folder, "small", "--chat", "--prompt", "a")
     assert [said.count("%") for _, said, _ in found] == [5, 0, 5, 5, 0, 0]
     assert [errors.count(mask) for *_, errors in found] == [1, 1, 0, 1, 0, 0]
     assert all(said.count("def ") >= 2 and "\n---\n" in said for _, said, _ in found[4:])

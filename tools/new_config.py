@@ -58,8 +58,10 @@ def main() -> None:
             raise UserError(f"{os.path.relpath(folder / CONFIG)} is there already; name another one with --experiment.")
         base = find_base(asked.finetune) if asked.finetune else None
         columns = list(filter(None, asked.columns.split(",")))
-        if len(columns) > 2 or (columns and not base):
-            raise UserError(f"--columns is {asked.columns}; allowed: PROMPT,RESPONSE or one column, with --finetune.")
+        if len(columns) > 2 or len(set(columns)) < len(columns) or (columns and not base):
+            raise UserError(
+                f"--columns is {asked.columns}; allowed: PROMPT,RESPONSE, two columns, or one, with --finetune."
+            )
         text = look(asked.paths, base.tuning(columns) if base else None)
         if base:
             written = tuning_config_of(text, base, asked.accelerator, name)
@@ -85,7 +87,9 @@ def main() -> None:
         written = written.replace(lines_of(keys, indent), lines_of(seen_from(folder, keys), indent))
     write_text(folder / CONFIG, written)
     run, *_ = config["mlm"]["runs"] or [f"finetune/{name}"]
-    if base:
+    if base and "messages" in text.source:
+        run = f"{run} --chat"
+    elif base:
         run = f"{run} --prompt {shlex.quote(config['prompts']['generate'][0])}"
     elif text.prompts and config["prompts"]["generate"]:  # which masked models do not answer
         run = f"{next(iter(config['base']))} --prompt {shlex.quote(config['prompts']['generate'][0])}"

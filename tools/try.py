@@ -4,10 +4,12 @@
     python tools/try.py finetune/python --prompt "def "
     python tools/try.py tiny --prompt "Return the [MASK] of the list."
     python tools/try.py -d experiments/sums finetune/lora < question.txt
+    python tools/try.py -d experiments/qa finetune/qa --chat
 
 A masked model fills in the [MASK] of a prompt, with the probability of each of five answers; a causal model (base,
 finetuned, or an adapter on its base) continues it, sampled as `generation` of its config says, or with the defaults
-where that config is not given. What is piped in is one prompt, of any number of lines. At the terminal, a line that
+where that config is not given. With --chat, a prompt is a message to a model that was trained on conversations: it gets
+their chat template, and the answer alone is printed. What is piped in is one prompt, of any number of lines. At the terminal, a line that
 ends with a backslash goes on in the next one. The model runs on the CPU, beside a training that has the accelerator,
 unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise.
 """
@@ -23,11 +25,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 try:
-    from tpulm.config.finished_models import choose_model, folders_of, models, place_of, sampling_in
+    from tpulm.config.finished_models import Folders, choose_model, folders_of, models, place_of, sampling_in
     from tpulm.config.outline import LIMITS
     from tpulm.core.errors import UserError
     from tpulm.core.experiments import add_directory, enter
     from tpulm.core.files import read_json
+    from tpulm.corpus.rows import ChatTemplate
     from tpulm.specs.masked_sizes import opens
 except ModuleNotFoundError as error:
     sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
@@ -87,20 +90,36 @@ def on_tensorflow(folder: Path) -> tuple[Callable, str]:
     return fill, tokenizer.mask_token
 
 
-def causal(folder: Path, adapter: Path | None, sampling: dict) -> Ask:
-    """Return what continues the prompts of a causal model, of a preset folder, with the LoRA weights of a folder."""
+def causal(folders: Folders, sampling: dict, chat: bool) -> Ask:
+    """Return what continues the prompts of a causal model, or with `chat` answers them as messages. Raises UserError."""
+    if chat and not folders.chat:
+        raise UserError("the model was trained on no conversations; allowed: a prompt without --chat.")
+    template = ChatTemplate(read_json(folders.chat)) if chat and folders.chat else None
     from tpulm.training import runtime
 
     runtime.start(os.cpu_count() or 1)
     from tpulm.models.preset_folders import load_preset
     from tpulm.models.sampling import Generator
 
-    model = load_preset(folder)
-    if adapter:
-        model.backbone.enable_lora(**read_json(adapter / "adapter.lora.json"))
-        model.backbone.load_lora_weights(str(adapter / "adapter.lora.h5"))
+    model = load_preset(folders.model)
+    if folders.adapter:
+        model.backbone.enable_lora(**read_json(folders.adapter / "adapter.lora.json"))
+        model.backbone.load_lora_weights(str(folders.adapter / "adapter.lora.h5"))
     generate = Generator(model, sampling, 1)
-    return lambda prompt: [f"{prompt}{found.text}" for found in generate([prompt])[0]]
+
+    def continued(prompt: str) -> list[str]:
+        return [f"{prompt}{found.text}" for found in generate([prompt])[0]]
+
+    if template is None:
+        return continued
+    ending = template.described().get("ending")
+
+    def answered(message: str) -> list[str]:
+        prompt = template.prompt("the prompt", [{"role": "user", "content": message}])
+        responses = (found.response for found in generate([prompt])[0])
+        return [response.partition(ending)[0].strip() if ending else response for response in responses]
+
+    return answered
 
 
 def opened(asked: argparse.Namespace) -> Ask:
@@ -108,10 +127,12 @@ def opened(asked: argparse.Namespace) -> Ask:
     results, run, config = place_of(asked.run, asked.configfile, asked.results)
     stage, name = choose_model(run, models(results), results)
     folders = folders_of(stage, name, results, config)
+    if asked.chat and stage == "mlm":
+        raise UserError(f"--chat is for causal models; {stage}/{name} is a masked model.")
     if stage == "mlm":
         return masked(folders.model, asked.prompt or [])
     given = {key: getattr(asked, key) for key in (*LIMITS, *OTHERS) if getattr(asked, key) is not None}
-    return causal(folders.model, folders.adapter, sampling_in(config, given))
+    return causal(folders, sampling_in(config, given), asked.chat)
 
 
 def main() -> None:
@@ -119,6 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="a run: its name, STAGE/RUN if the name is ambiguous, or its folder")
     parser.add_argument("--prompt", action="append", help="run the model on this prompt and exit; repeatable")
+    parser.add_argument("--chat", action="store_true", help="prompts are messages, which get the chat template")
     parser.add_argument("--configfile", type=Path, nargs="+", help="as for snakemake")
     parser.add_argument("--results", type=Path, help="where the models are; default: the results of the config")
     limit = parser.add_mutually_exclusive_group()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, suggestion
 from tpulm.corpus.chat_templates import find_chat_template
 from tpulm.corpus.files import read_files
 from tpulm.corpus.rows import ROLES, ChatTemplate, Form
@@ -19,6 +19,7 @@ from newconfig.files import text_size
 PROMPTS = ("instruction", "prompt", "question", "query", "problem", "input")
 CONTEXTS = ("context", "passage", "input")
 RESPONSES = ("response", "output", "answer", "completion", "solution")
+TEXT = "text"  # the column of a text, as most datasets call it
 # Identifiers, numbers and words of ASCII; addresses; dates and lists of numbers.
 NO_TEXT = re.compile(r"[!-~]*|(https?://|www\.).*|[\d\s.,:;/+%()-]*", re.DOTALL)
 
@@ -31,7 +32,11 @@ class Rows(Form):
         self.columns = dict.fromkeys(map(str, found), "column")
         first = next(iter(self.columns), "")
         if format_of(str(place)) == "csv" and len(self.columns) == 1 and re.search(r"[;\t]", first):
-            raise UserError(f"{place} has the one column {first[:40]!r}; allowed: columns that commas divide.")
+            mark = ";" if ";" in first else "\t"
+            raise UserError(
+                f'{place} has the one column {first[:40]!r}; allowed: columns that commas divide, as `python -c "import '
+                f"pandas; pandas.read_csv('{place}', sep={mark!r}).to_csv('commas.csv', index=False)\"` writes them."
+            )
 
     def document(self, place: object, values: Sequence[object]) -> object:
         """Return a row as a mapping."""
@@ -57,13 +62,20 @@ class Tuning:
     def choose(self, choices: Sequence[dict], names: Sequence[str]) -> list[dict]:
         """Return the choices with conversations first and plain text last; names  of all columns. Raises UserError."""
         if absent := [name for name in self.columns if name not in names]:
-            raise UserError(f"--columns has {absent[0]}, which is no column; found: {', '.join(names)}.")
+            raise UserError(f"--columns has {absent[0]}, which is no column{suggestion(absent[0], names, 'found')}")
+        known = [keys for keys in choices if keys.get("column", TEXT) == TEXT]
+        if not (known or self.columns) and len(names) > 1:
+            raise UserError(
+                f"the columns {', '.join(names)} have other names than prompts, responses, messages or texts usually "
+                "have; allowed: --columns PROMPT,RESPONSE, or one of text, and first a line with names if there is none."
+            )
         if len(self.columns) == 1:
             choices = [keys for keys in choices if self.columns[0] in keys.values()] or [{"column": self.columns[0]}]
         elif self.columns:
             choices = [asking(self.columns[:1], self.columns[1])]
-        kinds = ("messages", "template", "column")
-        return sorted(map(self.as_messages, choices), key=lambda keys: [kind not in keys for kind in kinds])
+        kinds = ("messages", "template")
+        choices.sort(key=lambda keys: [*(kind not in keys for kind in kinds), keys.get("column") != TEXT])
+        return list(map(self.as_messages, choices))
 
     def as_messages(self, keys: Mapping) -> dict:
         """Return the keys of a conversation for prompts with responses, if it answers messages."""
@@ -91,6 +103,8 @@ def choose_tables(files: Sequence[str], tuning: Tuning | None) -> tuple[list[dic
         for keys, characters in forms_of(rows[file]).items():
             amounts[keys] += int(characters * per_character)
     choices = [json.loads(keys) for keys, _ in amounts.most_common()]
+    if files and not any(rows.values()):
+        raise UserError(f"{files[0]} has no rows.")
     if tuning:
         choices = tuning.choose(choices, list(dict.fromkeys(chain(*(chain(*some[:1]) for some in rows.values())))))
     needed = set(form_of(choices[0], tuning).columns) if choices else {""}

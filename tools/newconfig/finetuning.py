@@ -68,13 +68,22 @@ class Base:
         """Return its size, with adapters."""
         return base_size(self.place, {"rank": rank, "targets": self.targets})
 
+    @property
+    def template(self) -> str:
+        """Its chat template, as the config names one."""
+        return chat_template_of(self.place)["chat_template"]
+
+    @property
+    def instructed(self) -> bool:
+        """Whether it answers messages: it has a chat template of its own, or a name of such models."""
+        return self.template not in (GEMMA, PLAIN) or bool(INSTRUCT.search(Path(self.keys["preset"]).name.lower()))
+
     def tuning(self, columns: Sequence[str]) -> Tuning:
         """Return what it makes of rows: conversations, if it answers messages and its chat template is known."""
-        template, name = chat_template_of(self.place)["chat_template"], Path(self.keys["preset"]).name
-        instructed = template not in (GEMMA, PLAIN) or INSTRUCT.search(name.lower()) is not None
-        if instructed and template == PLAIN:
+        if self.instructed and self.template == PLAIN:
+            name = Path(self.keys["preset"]).name
             self.notes.append(f"the chat template of {name} is not known, so rows become prompts without its markers")
-        return Tuning(instructed and template != PLAIN, template, columns)
+        return Tuning(self.instructed and self.template != PLAIN, self.template, columns)
 
     def tokens(self) -> tuple[Callable[[str], int], str]:
         """Return what counts the tokens of a text, and how it does so, in words."""

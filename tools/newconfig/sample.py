@@ -35,6 +35,7 @@ class Text:
     read      its documents: of the test split, if it is given, or of the sample
     training  share of it in files for training
     prompts   what is before the responses of its documents, if these count; responses  the last one of each
+    empty  how many of the documents that were read have no text, or no response
     words  whether spaces divide it into words; runs  whether many spaces follow a space, as in code and tables
     """
 
@@ -43,12 +44,18 @@ class Text:
     ):
         """Measure the documents that were read; `place` is for messages. Raises UserError for too little text."""
         self.source, self.training, self.notes = source, 1.0, notes
-        self.read = read = [document for document in read if text_of(document).strip()]
+        documents = list(read)
+        self.read = read = [document for document in documents if text_of(document).strip()]
+        self.empty = len(documents) - len(read)
         self.sample = list(map(text_of, read))
         self.prompts = [text[: spans[0][0]] for text, spans in (one for one in read if isinstance(one, tuple))]
         self.responses = [text[slice(*spans[-1])] for text, spans in (one for one in read if isinstance(one, tuple))]
         text, lengths = "\n".join(self.sample), list(map(len, self.sample))
         different = len(set(self.sample))
+        if not least and different < FEWEST:
+            raise UserError(
+                f"{place} has {different:,} different row{'s'[: different != 1]} with text; allowed: {FEWEST} or more."
+            )
         if len(text) < least or different < FEWEST:
             raise UserError(
                 f"{place}: {len(text):,} characters in {different:,} documents is too little text; allowed: "
@@ -73,7 +80,7 @@ def look(paths: Sequence[str], tuning: Tuning | None = None) -> Text:
         raise UserError(NO_COLUMN.format(place))
     choices = tuning.choose(choices, list(rows[0])) if tuning else choices
     convert = form_of(choices[0], tuning).document_of
-    found, least = f"{place} at {source['revision']}", 1 if tuning else LEAST
+    found, least = f"{place} at {source['revision']}", 0 if tuning else LEAST
     text = Text(place, source | choices[0], map(convert, repeat(place), rows), share, found, [chosen(choices)], least)
     text.read = list(filter(None, map(convert, repeat(place), test))) or text.read
     return text
@@ -101,7 +108,7 @@ def look_at_files(place: str, paths: Sequence[str], tuning: Tuning | None) -> Te
     once = f"each file is read once; symbolic links and repeated paths that lead to others: {repeated}"
     notes += [once] if repeated else []
     found = f"{len(group):,} file{'s'[: len(group) != 1]}, {size / 1e6:,.{2 if size < 1e6 else 1}f} MB"
-    least = 1 if tuning else LEAST
+    least = 0 if tuning else LEAST
     text = Text(
         place, {"source": "files", "files": splits} | keys, *read_sample(group, keys, tuning), found, notes, least
     )

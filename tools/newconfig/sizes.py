@@ -100,6 +100,8 @@ def machine_of(accelerator: str) -> Machine:
     if re.fullmatch(GPU_PATTERN, accelerator):
         kind, devices = parse_gpu(accelerator)
         return Machine(devices, 1, GPU_MEMORY.get(kind, 16) * GIB, False)
+    if accelerator in GPU_MEMORY:
+        raise UserError(f"--accelerator is {accelerator} without a number of GPUs; allowed: {accelerator}:1, for one.")
     try:
         found = topology(accelerator)
     except UserError as error:
@@ -148,7 +150,8 @@ def estimate(config: Mapping) -> str:
         head = predictions_per_record(length, masking["mlm_probability"]) / length if masking else 1
         weights = size.parameters - size.table * (1 - head) + 2 * size.layers * size.hidden * length
         flops = (4 if size.adapters else 6) * weights * run.tokens_per_step * recipe["steps"]
-        found.append(f"{run.key} {flops / speed / threads / 60:.1f} min")
+        minutes = flops / speed / threads / 60
+        found.append(f"{run.key} {f'{minutes:.1f} min' if minutes >= 1 else 'less than a minute'}")
     where = "one CPU thread" if threads == 1 else f"{threads} CPU threads"
     said = f"{', '.join(found)}, each on {where}, at the measured {speed / 1e9:.0f} GFLOP/s of one."
     needed = max(mem_mb(run, "train") for run in Outline(config).runs.values()) / 1000

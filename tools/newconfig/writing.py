@@ -46,6 +46,10 @@ def tuning_config_of(text: Text, base: Base, accelerator: str | None, run: str) 
     share, training = held_out(text)
     values = run_of(base, text, text.documents * training, accelerator)
     text.notes += base.notes
+    if text.empty:
+        text.notes.append(f"rows without a text or without a response, which are left out: {text.empty:,}")
+    if "messages" in text.source and not base.instructed:
+        text.notes.append(f"{base.name} answers no messages yet; it learns the form of the chat template from the rows")
     if repeated := len(text.sample) - len(set(text.sample)):
         text.notes.append(f"rows that repeat others: {repeated:,}; all copies of a row are in one split")
     values |= said_of(text, f"{base.name} tuned on {run}", share) | {

@@ -265,16 +265,24 @@ def check_base(where: str, recipe: dict) -> None:
         )
 
 
-# Presets of keras-hub whose tokenizers tpulm.tokenization.conversion cannot write.
+# Presets of keras-hub whose tokenizers tpulm.tokenization.conversion cannot write; schemas/presets.txt is without them.
 WITHOUT_COUNTERPART = ("phi3_", "rwkv7_", "bart_", "blip2_opt_", "bloom", "falcon_", "gpt_oss_")
 
 
 def check_preset(where: str, preset: str) -> None:
     """Check that a preset is a folder, a handle of a hub, or one of keras-hub's names."""
-    if preset.startswith((".", "/")) or os.path.isdir(preset):
+    if preset.startswith(("hf://", "kaggle://")):
+        return
+    if preset.startswith((".", "/")) or preset.count("/") > 1 or os.path.isdir(preset):
         if not os.path.isfile(f"{preset}/config.json"):
-            raise UserError(f"{where} is {describe(preset)}, which is not a preset folder: it has no config.json.")
-    elif not preset.startswith(("hf://", "kaggle://")):
+            lacking = "it has no config.json" if os.path.isdir(preset) else "there is no such folder"
+            raise UserError(f"{where} is {describe(preset)}, which is not a preset folder: {lacking}.")
+    elif preset.startswith(WITHOUT_COUNTERPART):
+        raise UserError(
+            f"{where} is {describe(preset)}, whose tokenizer has no counterpart in the library tokenizers; allowed: "
+            "a name of schemas/presets.txt."
+        )
+    else:
         names = preset_parameters()
         of_hub = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", preset) and not os.path.isdir(preset.partition("/")[0])
         near = [f"hf://{preset}"] if of_hub else difflib.get_close_matches(preset, names, 1)
@@ -283,11 +291,6 @@ def check_preset(where: str, preset: str) -> None:
             raise UserError(
                 f"{where} is {describe(preset)}; allowed: a preset folder, an hf:// or kaggle:// handle, or the name "
                 f"of a causal preset of keras-hub{hint}"
-            )
-        if preset.startswith(WITHOUT_COUNTERPART):
-            raise UserError(
-                f"{where} is {describe(preset)}, whose tokenizer has no counterpart in the library tokenizers; "
-                "allowed: another preset."
             )
         if preset.endswith("_assistant"):
             raise UserError(

@@ -1,9 +1,10 @@
 """The exception for user errors, as opposed to bugs, and functions that format values for its message."""
 
+import difflib
 import json
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 LONGEST = 2000  # characters of a sentence; data can have names of any length
 CONTROL = {"Cc", "Cs", "Zl", "Zp"}  # categories of Unicode: what a terminal, or a reader of lines, takes for a command
@@ -31,6 +32,12 @@ def first_line(error: BaseException) -> str:
     """Return the first line of an error's text, at most 200 characters, URLs without queries; its type without text."""
     text = str(error).strip().splitlines()
     return re.sub(r"(https?://[^\s?]+)\?\S+", r"\1", text[0])[:200].rstrip(". :") if text else type(error).__name__
+
+
+def suggestion(name: str, known: Collection[str], others: str) -> str:
+    """Return the end of a sentence on an unknown name: the known one that it resembles, else `others` and all known."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f'; did you mean "{near[0]}"?' if near else f"; {others}: {', '.join(known)}."
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

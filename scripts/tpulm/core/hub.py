@@ -74,6 +74,7 @@ ANSWERS = {
 
 def answer_of(error: Exception) -> str | None:
     """Return why a hub did not send something, and what helps, as the end of a sentence; None if it is not known."""
+    import requests
     from huggingface_hub import constants, errors
 
     for cause in causes(error):
@@ -89,6 +90,8 @@ def answer_of(error: Exception) -> str | None:
         if isinstance(cause, OSError) and cause.errno and isinstance(cause.filename, str):
             folder = "HF_HOME, or KAGGLEHUB_CACHE, can name another folder"
             return f"which cannot be kept in the cache ({cause.strerror}: {cause.filename}); {folder}"
+        if isinstance(cause, requests.ConnectionError):
+            return "whose hub cannot be reached: it needs the network, or a copy in the cache"
         status = getattr(getattr(cause, "response", None), "status_code", 0)
         if status >= 500:
             return f"whose hub is out of order (status {status}): run again later"

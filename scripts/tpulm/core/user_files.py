@@ -37,14 +37,14 @@ def matching_files(key: str, pattern: str, example: str = "*") -> list[str]:
 
 
 def reason_without_match(pattern: str, example: str) -> str:
-    """Return why a glob may have no match: a folder, or a form that is not expanded."""
+    """Return why a glob may have no match: a folder, a form that is not expanded, or the folder where it begins."""
     if os.path.isdir(pattern):
         return f", which is a folder; allowed: files, such as {os.path.join(glob.escape(pattern), example)}"
     if re.match(r"[a-z0-9+]+://", pattern):
         return "; allowed: files of this machine, or objects gs://BUCKET/NAME"
     if re.search(r"^~|\$|\{.*\}", pattern):
         return "; ~, $HOME and {a,b} are not expanded; allowed: paths with the wildcards *, ?, [ab] and **"
-    return ""
+    return "" if os.path.isabs(pattern) else f" in {os.getcwd()}"
 
 
 def check_file(key: str, path: str) -> None:

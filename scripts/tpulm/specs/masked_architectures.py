@@ -1,10 +1,9 @@
 """The masked architectures of transformers 4.57 that can be trained here, and their differences."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tpulm.core.errors import UserError, describe
+from tpulm.core.errors import UserError, describe, suggestion
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,7 @@ def find_architecture(name: str, where: str, backend: str = "tensorflow") -> Arc
         )
     known = [type_name for type_name, architecture in ARCHITECTURES.items() if not architecture.refused]
     if name not in ARCHITECTURES:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f'; did you mean "{near[0]}"?' if near else f"; allowed: {', '.join(known)}."
-        raise UserError(f"{where}.architecture is {describe(name)}{hint}")
+        raise UserError(f"{where}.architecture is {describe(name)}{suggestion(name, known, 'allowed')}")
     architecture = ARCHITECTURES[name]
     if architecture.refused:
         raise UserError(

@@ -1,12 +1,11 @@
 """Error messages for the config: one sentence with the key, its value and what is allowed."""
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
 import jsonschema
 
-from tpulm.core.errors import describe
+from tpulm.core.errors import describe, suggestion
 
 KINDS = {
     "object": "a mapping", "array": "a list", "string": "text", "integer": "a whole number",
@@ -87,15 +86,15 @@ def unknown_key(where: str, keys: Iterable[str], known: list[str]) -> str:
     renamed = [key for key in unknown if RENAMED.get(key, "").split(".")[0] in known]
     if renamed:
         return f"{where} has no key {describe(renamed[0])}; use {RENAMED[renamed[0]]}."
-    near = difflib.get_close_matches(unknown[0], known, 1)
-    hint = f'; did you mean "{near[0]}"?' if near else f"; known: {', '.join(known)}."
-    return f"{where} has no key {describe(unknown[0])}{hint}"
+    return f"{where} has no key {describe(unknown[0])}{suggestion(unknown[0], known, 'known')}"
 
 
 def found_at_length(error: jsonschema.ValidationError) -> str:
-    """Return the value of an error in words, a list by its length."""
+    """Return the value of an error in words, a list by its length, a mapping by its keys."""
     if isinstance(error.instance, list):
         return f"a list of {len(error.instance)}"
+    if isinstance(error.instance, dict) and error.instance:
+        return f"a mapping of {', '.join(map(str, error.instance))}"
     return describe(error.instance) if error.instance != "" else "empty text"
 
 

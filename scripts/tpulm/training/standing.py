@@ -98,7 +98,7 @@ def too_few(score: Score) -> str:
     """Return in words that a score has too few documents to be compared, and what to change."""
     return (
         f"{score.items} document{'s'[: score.items != 1]}, which are too few to compare: {FEWEST} are needed. "
-        "A larger held_out gives more, as does a text of more documents, or of shorter ones (sample_by: paragraph)."
+        "A larger held_out gives more, as does a text of more documents or, for .txt files, a smaller sample_by."
     )
 
 
