@@ -8,10 +8,10 @@
 
 A masked model fills in the [MASK] of a prompt, with the probability of each of five answers; a causal model (base,
 finetuned, or an adapter on its base) continues it, sampled as `generation` of its config says, or with the defaults
-where that config is not given. With --chat, a prompt is a message to a model that was trained on conversations: it gets
-their chat template, and the answer alone is printed. What is piped in is one prompt, of any number of lines. At the terminal, a line that
-ends with a backslash goes on in the next one. The model runs on the CPU, beside a training that has the accelerator,
-unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise.
+where that config is not given. With --chat, a prompt is a message to a model that was trained on conversations: it
+gets their chat template, and the answer alone is printed. What is piped in is one prompt, of any number of lines. At
+the terminal, a line that ends with a backslash goes on in the next one. The model runs on the CPU, beside a training
+that has the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise.
 """
 
 import argparse
@@ -91,7 +91,7 @@ def on_tensorflow(folder: Path) -> tuple[Callable, str]:
 
 
 def causal(folders: Folders, sampling: dict, chat: bool) -> Ask:
-    """Return what continues the prompts of a causal model, or with `chat` answers them as messages. Raises UserError."""
+    """Return what continues the prompts of a causal model, or answers them as messages. Raises UserError."""
     if chat and not folders.chat:
         raise UserError("the model was trained on no conversations; allowed: a prompt without --chat.")
     template = ChatTemplate(read_json(folders.chat)) if chat and folders.chat else None

@@ -33,10 +33,9 @@ class Rows(Form):
         first = next(iter(self.columns), "")
         if format_of(str(place)) == "csv" and len(self.columns) == 1 and re.search(r"[;\t]", first):
             mark = ";" if ";" in first else "\t"
-            raise UserError(
-                f'{place} has the one column {first[:40]!r}; allowed: columns that commas divide, as `python -c "import '
-                f"pandas; pandas.read_csv('{place}', sep={mark!r}).to_csv('commas.csv', index=False)\"` writes them."
-            )
+            program = f"import pandas; pandas.read_csv('{place}', sep={mark!r}).to_csv('commas.csv', index=False)"
+            allowed = f'allowed: columns that commas divide, as `python -c "{program}"` writes them.'
+            raise UserError(f"{place} has the one column {first[:40]!r}; {allowed}")
 
     def document(self, place: object, values: Sequence[object]) -> object:
         """Return a row as a mapping."""
@@ -67,7 +66,7 @@ class Tuning:
         if not (known or self.columns) and len(names) > 1:
             raise UserError(
                 f"the columns {', '.join(names)} have other names than prompts, responses, messages or texts usually "
-                "have; allowed: --columns PROMPT,RESPONSE, or one of text, and first a line with names if there is none."
+                "have; allowed: --columns PROMPT,RESPONSE, or one of text, and a line with names before the rows."
             )
         if len(self.columns) == 1:
             choices = [keys for keys in choices if self.columns[0] in keys.values()] or [{"column": self.columns[0]}]
