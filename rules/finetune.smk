@@ -12,7 +12,7 @@ rule finetune:
     localrule: True
     input:
         expand("<results>/finetune/{run}/{file}", run=LORA_RUNS, file=ADAPTER_FILES),
-        expand("<results>/finetune/{run}/model", run=FULL_RUNS + MERGED_RUNS),
+        expand("<results>/finetune/{run}/{file}", run=FULL_RUNS + MERGED_RUNS, file=["model", "model.json"]),
         expand(
             "<results>/finetune/{run}/{file}",
             run=FINETUNE,
@@ -77,7 +77,8 @@ rule export_finetune:
     input:
         **opening_inputs(by_name(FINETUNE)),
     output:
-        directory("<results>/finetune/{run}/model"),
+        folder=directory("<results>/finetune/{run}/model"),
+        fingerprint="<results>/finetune/{run}/model.json",
     params:
         recipe=lambda w: FINETUNE[w.run].opening,
         code=code_digest("finetune/export_finetune", "jax"),
@@ -155,10 +156,13 @@ rule evaluate_finetune:
         "../scripts/finetune/evaluate_finetune.py"
 
 
-# Preset folders by stage and name. The fingerprint of a base model shows changes.
+# Preset folders by stage and name. Their fingerprints show changes, and that the upload of a folder has ended.
 PRESETS = {
     "base": {name: [ancient(f"<results>/base/{name}/preset"), f"<results>/base/{name}/preset.json"] for name in BASES},
-    "finetune": {run: [f"<results>/finetune/{run}/model"] for run in FULL_RUNS + MERGED_RUNS},
+    "finetune": {
+        run: [f"<results>/finetune/{run}/model", f"<results>/finetune/{run}/model.json"]
+        for run in FULL_RUNS + MERGED_RUNS
+    },
 }
 MADE_HERE = [f"base/{name}" for name in TRAINED_BASES] + [f"finetune/{run}" for run in PRESETS["finetune"]]
 
@@ -167,7 +171,12 @@ rule transformers:
     """Target: every whole causal model as a transformers folder; `all` builds only those trained here."""
     localrule: True
     input:
-        [f"<results>/transformers/{stage}/{name}" for stage, names in PRESETS.items() for name in names],
+        [
+            f"<results>/transformers/{stage}/{name}{end}"
+            for stage, names in PRESETS.items()
+            for name in names
+            for end in ("", ".json")
+        ],
 
 
 rule export_transformers:
@@ -181,7 +190,8 @@ rule export_transformers:
         ),
         tokenizer=lambda w: OUTLINE.models[f"{w.stage}/{w.run}"].vocabulary.files,
     output:
-        directory("<results>/transformers/{stage}/{run}"),
+        folder=directory("<results>/transformers/{stage}/{run}"),
+        fingerprint="<results>/transformers/{stage}/{run}.json",
     params:
         recipe={"cpu_threads": config["cpu_threads"]},
         code=code_digest("finetune/export_transformers", "jax"),
@@ -189,6 +199,7 @@ rule export_transformers:
         "<logs>/transformers/{stage}-{run}.log",
     wildcard_constraints:
         stage=one_of(PRESETS),
+        run=one_of({name for names in PRESETS.values() for name in names}),
     threads: 1
     resources:
         mem_mb=lambda w: mem_mb(OUTLINE.models[f"{w.stage}/{w.run}"], "export_transformers"),
@@ -209,6 +220,7 @@ rule export_gguf:
     """Export a causal model as a GGUF file."""
     input:
         folder="<results>/transformers/{model}",
+        fingerprint="<results>/transformers/{model}.json",
     output:
         "<results>/gguf/{model}-{kind}.gguf",
     params:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 CREATE = {
     "--zone", "--runtime-version", "--accelerator-type", "--node-id", "--internal-ips", "--network", "--scopes",
-    "--service-account", "--spot", "--subnetwork",
+    "--service-account", "--spot", "--subnetwork", "--valid-until-duration",
 }  # fmt: skip
 # By command: of the flags in the synopsis of its page, those that the profile uses.
 FLAGS = {
@@ -33,6 +33,7 @@ FLAGS = {
     "compute tpus queued-resources list": {"--zone"},
     "compute tpus tpu-vm create": {"--accelerator-type", "--spot", "--version", "--zone"},
     "compute tpus tpu-vm delete": {"--zone"},
+    "compute tpus tpu-vm list": {"--zone"},
     "compute tpus tpu-vm describe": {"--zone"},
     "compute tpus tpu-vm scp": {"--zone"},
     "compute tpus tpu-vm ssh": {"--internal-ip", "--ssh-flag", "--worker", "--zone", "--command"},
@@ -297,8 +298,10 @@ def main(arguments: list[str]) -> int:
         print(json.dumps(entries))
     elif verb == "describe":
         print(json.dumps(node(cloud, name) if "tpu-vm" in command else describe(cloud, name)))
-    else:
+    elif verb == "ssh":
         code = ssh(cloud, name, flags)
+    else:
+        refuse(f"{verb} is not simulated")
     if "error" in fault:
         refuse(fault["error"])
     return code

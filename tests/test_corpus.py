@@ -221,6 +221,9 @@ def test_globs_that_do_not_fit(tmp_path):
     assert fails(source_files, "finetune.text", recipe).startswith(f"finetune.text.files: no file matches {tmp_path}/*")
     folder = fails(source_files, "finetune.text", recipe | {"files": [str(tmp_path)]})
     assert folder.startswith(f"finetune.text.files: no file matches {tmp_path}, which is a folder")
+    write(tmp_path / "a.csv", "text\nx\n")
+    said = fails(source_files, "finetune.text", recipe | {"sample_by": "document"})
+    assert said == "finetune.text.sample_by is document, which only .txt files have; allowed: line, or no sample_by."
     write(tmp_path / "a.docx", "x")
     assert fails(source_files, "finetune.text", recipe).startswith(f"finetune.text.files: {tmp_path}/a.docx ")
 

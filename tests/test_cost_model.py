@@ -147,6 +147,26 @@ def test_a_loop_counts_as_often_as_it_runs():
 
 
 @unit
+def test_collectives_of_the_sparse_cores_count():
+    """As TPU7x's compiler prints them: in a computation that another core runs."""
+    groups = "replica_groups=mesh['axis_0'=8] {'axis_0'}"
+    called = [
+        "%called (q: bf16[512], token: token[]) -> bf16[4096] {", "  %q = bf16[512]{0} parameter(0)",
+        "  %token = token[] parameter(1)",
+        f"  ROOT %all-gather.4 = bf16[4096]{{0}} all-gather(%q), channel_id=1, {groups}, dimensions={{0}}", "}",
+    ]  # fmt: skip
+    started = 'call-start(%p, %ready), async_execution_thread="sparsecore", to_apply=%called'
+    lines = (
+        "%p = bf16[512]{0} parameter(0)", "%ready = token[] after-all()",
+        f"%gather.call-start = ((bf16[512]{{0}}, token[]), bf16[4096]{{0}}) {started}",
+        "ROOT %gather.call-done = bf16[4096]{0} call-done(%gather.call-start)",
+    )  # fmt: skip
+    alone = entry(lines[0], f"ROOT %all-gather = bf16[4096]{{0}} all-gather(%p), {groups}, dimensions={{0}}")
+    cost = total_work(entry(*lines, before="\n".join(called)), V5E, EIGHT)
+    assert cost == total_work(alone, V5E, EIGHT) and cost["collective_bytes"] == {"all-gather": 7168}
+
+
+@unit
 def test_devices_of_a_group():
     for groups, first in (
         ("[2,4]<=[4,2]T(1,0)", [0, 2, 4, 6]), ("{{0,2},{1,3},{4,6},{5,7}}", [0, 2]), ("{}", list(range(8))),

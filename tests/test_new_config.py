@@ -284,9 +284,14 @@ def test_many_files_of_the_shell_are_a_glob_again(write, tmp_path):
         ("*.csv", None, [], f"*.csv does not exist; allowed: a file, a folder or a glob, of {ALLOWED}."),
         (".", None, [], f". is a folder without text; allowed: one with files of {ALLOWED}."),
         ("a.docx", b"text", [], f"a.docx has an unknown extension; allowed: {ALLOWED}."),
-        ("a.txt", b"", [], "a.txt: 0 characters in 0 documents is too little text; allowed: 20,000 characters or more"),
+        (
+            "a.txt",
+            b"",
+            [],
+            "a.txt: 0 characters in 0 different documents is too little text; allowed: 20,000 characters or more",
+        ),
         ("a.txt", b"one\n" * 19 + b"caf\xe9\n", [], "a.txt, line 20, is not UTF-8 text: byte 4 of the line is 0xe9; "),
-        ("a.txt", b"a" * 30_000, [], "a.txt: 30,000 characters in 1 documents is too little text; allowed: "),
+        ("a.txt", b"a" * 30_000, [], "a.txt: 30,000 characters in 1 different documents is too little text; allowed: "),
         ("a.jsonl", b'{"id": 7}\n', [], "a.jsonl has no column of text, but "),
         (
             "a.jsonl",
@@ -414,19 +419,30 @@ def chat_of(text):
         (["qa.csv", "--finetune", "gemma3_1b", "--columns", "ansver"], 'did you mean "answer"?'),
         (["qa.csv", "--columns", "question,answer"], "two columns, or one, with --finetune."),
         (["empty.csv", "--finetune", "gemma3_1b"], "empty.csv is empty: "),
-        (["few.csv", "--finetune", "gemma3_1b"], "few.csv has 1 different row with text; allowed: 20 or more."),
-        (["names.csv", "--finetune", "gemma3_1b"], "names.csv has no rows."),
-        (["german.csv", "--finetune", "gemma3_1b"], "the columns frage, antwort have other names than "),
-        (["excel.csv", "--finetune", "gemma3_1b"], "pandas.read_csv('excel.csv', sep=';').to_csv("),
+        (
+            ["few.csv", "--finetune", "gemma3_1b"],
+            "in 1 different documents is too little text; allowed: 20 characters or more",
+        ),
+        (["names.csv", "--finetune", "gemma3_1b"], "names.csv has no rows; allowed: files with rows."),
+        (
+            ["german.csv", "--finetune", "gemma3_1b"],
+            'german.csv has the columns "frage", "antwort", which are not the names that ',
+        ),
+        (
+            ["excel.csv", "--finetune", "gemma3_1b"],
+            '`python -c \'import pandas; pandas.read_csv("excel.csv", sep=";", dtype=str, ',
+        ),
         (["qa.csv", "--finetune", "gemma3_1b", "--accelerator", "h100"], "allowed: h100:1, for one."),
-        (["qa.csv", "--finetune", "hf://some/absent"], "--finetune is hf://some/absent, whose hub cannot be "),
+        (["qa.csv", "--finetune", "hf://some/absent"], "--finetune is hf://some/absent, which could not be downloaded"),
     ],
 )
 def test_what_cannot_be_finetuned_ends_in_a_sentence(write, tmp_path, arguments, sentence):
     questions(tmp_path)
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "names.csv").write_text("question,answer\n")
-    (tmp_path / "german.csv").write_text("frage,antwort\n" + "Wer?,Ich.\n" * 30)
+    (tmp_path / "german.csv").write_text(
+        "frage,antwort\n" + "".join(f"Wer ist Nummer {n}?,Das bin ich {n}.\n" for n in range(30))
+    )
     (tmp_path / "excel.csv").write_text("question;answer\n" + "Who?;I.\n" * 30)
     (tmp_path / "few.csv").write_text("question,answer\n" + "Who?,I.\n" * 30)
     out, said = write(*arguments)

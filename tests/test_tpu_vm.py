@@ -661,23 +661,23 @@ def test_training_on_tpu_vms_gives_the_bytes_of_training_here(trained, tmp_path)
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_loop_of_the_guide_creates_a_vm_until_the_run_is_done(tmp_path, fails):
-    """The first VM is preempted. Where the run itself fails, its VM stays."""
+    """The first VM is preempted. Where the run itself fails, the loop ends. No VM is left, whatever is answered."""
     cloud = cloud_in(tmp_path)
     guide = (ROOT / "docs/guides/one-tpu-vm.md").read_text()
     (tmp_path / "loop.sh").write_text(re.search(r"```bash\n(.*?)```", guide, re.S)[1])
     tries = f"echo try >> {tmp_path}/tries\necho begins\n[ $(wc -l < {tmp_path}/tries) -gt 1 ] || sleep 1000\n"
     (tmp_path / "run.sh").write_text(f"{tries}exit {int(fails)}\n")
     cloud.fault("ssh", preempt="begins")
-    cloud.fault("delete", error="UNAVAILABLE: try again")
+    cloud.fault("delete", error="UNAVAILABLE: try again", times=3)  # the last one with the preempted VM
+    cloud.fault("delete", error="UNAVAILABLE: after it was done", done=True, times=2)
     cloud.fault("create", error="RESOURCE_EXHAUSTED: there is no capacity")
     setting = {"NAME": "first", "ZONE": "z", "TYPE": "v5litepod-8", "IMAGE": "v2-alpha-tpuv5-lite", "PAUSE": "0"}
     setting |= {"CLOUD": str(cloud.folder), "PATH": f"{cloud.folder}/bin:{os.environ['PATH']}"}
     environment = os.environ | setting
     done = subprocess.run(["bash", "loop.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == fails, done.stderr
-    assert (tmp_path / "tries").read_text() == "try\ntry\n" and len(cloud.calls("create")) == 3
-    assert ("is still there, and is billed" in done.stdout) == fails
-    assert cloud.names() == ["first"] * fails
+    assert (tmp_path / "tries").read_text() == "try\ntry\n" and len(cloud.calls("create")) == 4
+    assert ("has failed" in done.stdout) == fails and cloud.names() == []
 
 
 def test_the_guide_types_what_google_documents():

@@ -52,6 +52,13 @@ def test_every_answer_is_seen_on_one_line():
 
 
 @pytest.mark.unit
+def test_an_answer_ends_at_the_marker_of_its_template():
+    before = runpy.run_path(str(PROGRAM))["before"]
+    answers = [("<end>", "One. <end>\nuser: Two"), ("<end>", "One."), ("", "One. <end>")]
+    assert [before(*answer) for answer in answers] == ["One.", "One.", "One. <end>"]
+
+
+@pytest.mark.unit
 def test_a_model_that_is_not_there_is_named_with_those_that_are(tmp_path):
     said = ask(tmp_path, "tiny")
     assert said.startswith("error: there is no trained model in results") and "--configfile" in said

@@ -94,7 +94,6 @@ def causal(folders: Folders, sampling: dict, chat: bool) -> Ask:
     """Return what continues the prompts of a causal model, or answers them as messages. Raises UserError."""
     if chat and not folders.chat:
         raise UserError("the model was trained on no conversations; allowed: a prompt without --chat.")
-    template = ChatTemplate(read_json(folders.chat)) if chat and folders.chat else None
     from tpulm.training import runtime
 
     runtime.start(os.cpu_count() or 1)
@@ -110,16 +109,21 @@ def causal(folders: Folders, sampling: dict, chat: bool) -> Ask:
     def continued(prompt: str) -> list[str]:
         return [f"{prompt}{found.text}" for found in generate([prompt])[0]]
 
-    if template is None:
+    if not (chat and folders.chat):
         return continued
-    ending = template.described().get("ending")
+    template = ChatTemplate(read_json(folders.chat))
+    ending = template.described().get("ending", "")
 
     def answered(message: str) -> list[str]:
         prompt = template.prompt("the prompt", [{"role": "user", "content": message}])
-        responses = (found.response for found in generate([prompt])[0])
-        return [response.partition(ending)[0].strip() if ending else response for response in responses]
+        return [before(ending, found.response) for found in generate([prompt])[0]]
 
     return answered
+
+
+def before(ending: str, response: str) -> str:
+    """Return a response up to the marker that ends an answer; ending  "" without one."""
+    return response.partition(ending)[0].strip() if ending else response
 
 
 def opened(asked: argparse.Namespace) -> Ask:

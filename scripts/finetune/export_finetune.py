@@ -2,11 +2,13 @@
 
 input.base      preset folder that the run started from
 input.best      safetensors: all variables, or the LoRA variables
-output          preset folder; with LoRA in float32, and an int8 base is rounded as in training
+output.folder   preset folder; with LoRA in float32, and an int8 base is rounded as in training
+output.fingerprint  JSON: the SHA-256 of each of its files
 params.recipe   method, rank, alpha, targets, base_precision, seed, precision, mesh, layout, cpu_threads,
                 host_device_count
 """
 
+from tpulm.core.files import fingerprints, write_json
 from tpulm.core.job import job
 from tpulm.training.opening import start_for
 
@@ -21,5 +23,6 @@ with job(snakemake.log[0], f"finetune {run}") as say:
 
     best = snakemake.input.best
     model = merged(spec, best) if recipe["method"] == "lora" else open_model(spec, causal, best)[0]
-    save_preset(model, snakemake.output[0])
-    say(f"saved as {snakemake.output[0]}")
+    save_preset(model, snakemake.output.folder)
+    write_json(snakemake.output.fingerprint, fingerprints(snakemake.output.folder))
+    say(f"saved as {snakemake.output.folder}")

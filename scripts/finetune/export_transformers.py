@@ -1,19 +1,19 @@
 """Save a causal language model as a folder that transformers loads: AutoModelForCausalLM, AutoTokenizer.
 
-input.preset    preset folder: a base model, a full finetuning, or one with merged LoRA weights; for a base model also
-                its fingerprint
+input.preset    preset folder: a base model, a full finetuning, or one with merged LoRA weights; and its fingerprint
 input.tokenizer tokenizer.json of the base model
 input.chat      chat_template.json of the conversations that it was trained on, if any
-output          config.json, generation_config.json, model.safetensors (several with an index above 2 GB; of the type of
+output.folder   config.json, generation_config.json, model.safetensors (several with an index above 2 GB; of the type of
                 the preset's weights), tokenizer.json, tokenizer_config.json, special_tokens_map.json; tokenizer.model
                 for SentencePiece; chat_template.jinja, if the tokenizer can express it. Logits and ids are those of
                 the preset, see tpulm.tokenization.conversion
+output.fingerprint  JSON: the SHA-256 of each of its files
 params.recipe   cpu_threads
 """
 
 from pathlib import Path
 
-from tpulm.core.files import read_json, write_json
+from tpulm.core.files import fingerprints, read_json, write_json
 from tpulm.core.job import job
 from tpulm.training import runtime
 
@@ -35,13 +35,14 @@ with job(snakemake.log[0], f"{stage} {run}") as say:
     ending = tokenizer.encode([chat["ending"]])[0] if chat and template else []
     if len(ending) == 1 and ending != [ids["eos_token_id"]]:
         ids["eos_token_id"] = [ids["eos_token_id"], *ending]  # ends an answer within a text
-    with atomic_folder(snakemake.output[0]) as partial:
+    with atomic_folder(snakemake.output.folder) as partial:
         write_json(partial / "config.json", config)
         write_json(partial / "generation_config.json", ids)
         save_folder(tokenizer, Path(preset), partial)
         save_shards(partial, tensors_of(model, tokenizer.byte_level))
         if template:
             (partial / "chat_template.jinja").write_text(template, encoding="utf-8")
+    write_json(snakemake.output.fingerprint, fingerprints(snakemake.output.folder))
     missing = chat and not template
     without = ", without its chat template, which would write other texts than were learned" if missing else ""
-    say(f"saved as {snakemake.output[0]}{without}")
+    say(f"saved as {snakemake.output.folder}{without}")

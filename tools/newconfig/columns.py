@@ -2,12 +2,13 @@
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
-from tpulm.core.errors import UserError, suggestion
+from tpulm.core.errors import UserError, describe, suggestion
 from tpulm.corpus.chat_templates import find_chat_template
 from tpulm.corpus.files import read_files
 from tpulm.corpus.rows import ROLES, ChatTemplate, Form
@@ -32,9 +33,10 @@ class Rows(Form):
         self.columns = dict.fromkeys(map(str, found), "column")
         first = next(iter(self.columns), "")
         if format_of(str(place)) == "csv" and len(self.columns) == 1 and re.search(r"[;\t]", first):
-            mark = ";" if ";" in first else "\t"
-            program = f"import pandas; pandas.read_csv('{place}', sep={mark!r}).to_csv('commas.csv', index=False)"
-            allowed = f'allowed: columns that commas divide, as `python -c "{program}"` writes them.'
+            mark = max(";\t", key=first.count)
+            read = f"read_csv({json.dumps(str(place))}, sep={json.dumps(mark)}, dtype=str, keep_default_na=False)"
+            program = f'import pandas; pandas.{read}.to_csv("commas.csv", index=False)'
+            allowed = f"allowed: columns that commas divide, as `python -c {shlex.quote(program)}` writes them."
             raise UserError(f"{place} has the one column {first[:40]!r}; {allowed}")
 
     def document(self, place: object, values: Sequence[object]) -> object:
@@ -59,22 +61,30 @@ class Tuning:
     columns: Sequence[str]
 
     def choose(self, choices: Sequence[dict], names: Sequence[str]) -> list[dict]:
-        """Return the choices with conversations first and plain text last; names  of all columns. Raises UserError."""
+        """Return the choices: conversations, prompts with responses, a column `text`, others. Raises UserError.
+
+        names  of all columns
+        """
         if absent := [name for name in self.columns if name not in names]:
             raise UserError(f"--columns has {absent[0]}, which is no column{suggestion(absent[0], names, 'found')}")
-        known = [keys for keys in choices if keys.get("column", TEXT) == TEXT]
-        if not (known or self.columns) and len(names) > 1:
-            raise UserError(
-                f"the columns {', '.join(names)} have other names than prompts, responses, messages or texts usually "
-                "have; allowed: --columns PROMPT,RESPONSE, or one of text, and a line with names before the rows."
-            )
         if len(self.columns) == 1:
             choices = [keys for keys in choices if self.columns[0] in keys.values()] or [{"column": self.columns[0]}]
         elif self.columns:
             choices = [asking(self.columns[:1], self.columns[1])]
         kinds = ("messages", "template")
-        choices.sort(key=lambda keys: [*(kind not in keys for kind in kinds), keys.get("column") != TEXT])
+        choices.sort(key=lambda keys: [*(kind not in keys for kind in kinds), keys.get("column", "").lower() != TEXT])
         return list(map(self.as_messages, choices))
+
+    def check(self, place: str, chosen: Mapping, names: Sequence[str]) -> None:
+        """Raise UserError for a column of text that was chosen among several, without a name that says so."""
+        if self.columns or len(names) < 2 or chosen.get("column", TEXT).lower() == TEXT:
+            return
+        header = ", after a first line with names if there is none" if format_of(place) == "csv" else ""
+        shown = ", ".join(map(describe, names[:5])) + (", ..." if len(names) > 5 else "")
+        raise UserError(
+            f"{place} has the columns {shown}, which are not the names that prompts, responses, messages or texts "
+            f"usually have; allowed: --columns PROMPT,RESPONSE, or --columns TEXT{header}."
+        )
 
     def as_messages(self, keys: Mapping) -> dict:
         """Return the keys of a conversation for prompts with responses, if it answers messages."""
@@ -93,8 +103,11 @@ def form_of(keys: Mapping, tuning: Tuning | None = None) -> Form:
     return Form("corpus", keys, chat)
 
 
-def choose_tables(files: Sequence[str], tuning: Tuning | None) -> tuple[list[dict], list[str]]:
-    """Return the keys that say what is text in tables, those of most text first, and the files that the first fit."""
+def choose_tables(files: Sequence[str], tuning: Tuning | None) -> tuple[list[dict], list[str], list[str]]:
+    """Return the keys that say what is text in tables, those of most text first, and the files that the first fit.
+
+    The names of the columns are last; none for files without rows. Raises UserError for a column that is not there.
+    """
     amounts, rows, most = Counter[str](), dict[str, list[dict]](), max(20, 2000 // max(1, len(files)))
     for file in files:
         rows[file] = list(islice(chain.from_iterable(read_files([file], "line", ROWS)), most))
@@ -102,12 +115,11 @@ def choose_tables(files: Sequence[str], tuning: Tuning | None) -> tuple[list[dic
         for keys, characters in forms_of(rows[file]).items():
             amounts[keys] += int(characters * per_character)
     choices = [json.loads(keys) for keys, _ in amounts.most_common()]
-    if files and not any(rows.values()):
-        raise UserError(f"{files[0]} has no rows.")
-    if tuning:
-        choices = tuning.choose(choices, list(dict.fromkeys(chain(*(chain(*some[:1]) for some in rows.values())))))
+    names = list(dict.fromkeys(chain(*(chain(*some[:1]) for some in rows.values()))))
+    if tuning and files:
+        choices = tuning.choose(choices, names)
     needed = set(form_of(choices[0], tuning).columns) if choices else {""}
-    return choices, [file for file in files if needed <= set(chain(*rows[file][:1]))]
+    return choices, [file for file in files if needed <= set(chain(*rows[file][:1]))], names
 
 
 def forms_of(rows: Sequence[Mapping]) -> dict[str, int]:

@@ -76,13 +76,14 @@ class Base:
     @property
     def instructed(self) -> bool:
         """Whether it answers messages: it has a chat template of its own, or a name of such models."""
-        return self.template not in (GEMMA, PLAIN) or bool(INSTRUCT.search(Path(self.keys["preset"]).name.lower()))
+        return self.template not in (GEMMA, PLAIN) or bool(INSTRUCT.search(self.name))
 
     def tuning(self, columns: Sequence[str]) -> Tuning:
         """Return what it makes of rows: conversations, if it answers messages and its chat template is known."""
         if self.instructed and self.template == PLAIN:
-            name = Path(self.keys["preset"]).name
-            self.notes.append(f"the chat template of {name} is not known, so rows become prompts without its markers")
+            self.notes.append(
+                f"the chat template of {self.name} is not known, so rows become prompts without its markers"
+            )
         return Tuning(self.instructed and self.template != PLAIN, self.template, columns)
 
     def tokens(self) -> tuple[Callable[[str], int], str]:

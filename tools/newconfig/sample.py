@@ -35,7 +35,7 @@ class Text:
     read      its documents: of the test split, if it is given, or of the sample
     training  share of it in files for training
     prompts   what is before the responses of its documents, if these count; responses  the last one of each
-    empty  how many of the documents that were read have no text, or no response
+    empty  how many of the rows that were read have no text, or no response
     words  whether spaces divide it into words; runs  whether many spaces follow a space, as in code and tables
     """
 
@@ -46,19 +46,15 @@ class Text:
         self.source, self.training, self.notes = source, 1.0, notes
         documents = list(read)
         self.read = read = [document for document in documents if text_of(document).strip()]
-        self.empty = len(documents) - len(read)
+        self.empty = 0 if "sample_by" in source else len(documents) - len(read)
         self.sample = list(map(text_of, read))
         self.prompts = [text[: spans[0][0]] for text, spans in (one for one in read if isinstance(one, tuple))]
         self.responses = [text[slice(*spans[-1])] for text, spans in (one for one in read if isinstance(one, tuple))]
         text, lengths = "\n".join(self.sample), list(map(len, self.sample))
         different = len(set(self.sample))
-        if not least and different < FEWEST:
-            raise UserError(
-                f"{place} has {different:,} different row{'s'[: different != 1]} with text; allowed: {FEWEST} or more."
-            )
         if len(text) < least or different < FEWEST:
             raise UserError(
-                f"{place}: {len(text):,} characters in {different:,} documents is too little text; allowed: "
+                f"{place}: {len(text):,} characters in {different:,} different documents is too little text; allowed: "
                 f"{least:,} characters or more, in {FEWEST} documents or more."
             )
         spaces = np.frombuffer(text.encode(), np.uint8) == ord(" ")
@@ -78,9 +74,11 @@ def look(paths: Sequence[str], tuning: Tuning | None = None) -> Text:
     choices = [json.loads(keys) for keys, _ in Counter(forms_of(rows)).most_common()]
     if not choices:
         raise UserError(NO_COLUMN.format(place))
-    choices = tuning.choose(choices, list(rows[0])) if tuning else choices
+    if tuning:
+        choices = tuning.choose(choices, list(rows[0]))
+        tuning.check(place, choices[0], list(rows[0]))
     convert = form_of(choices[0], tuning).document_of
-    found, least = f"{place} at {source['revision']}", 0 if tuning else LEAST
+    found, least = f"{place} at {source['revision']}", FEWEST if tuning else LEAST
     text = Text(place, source | choices[0], map(convert, repeat(place), rows), share, found, [chosen(choices)], least)
     text.read = list(filter(None, map(convert, repeat(place), test))) or text.read
     return text
@@ -91,12 +89,19 @@ def look_at_files(place: str, paths: Sequence[str], tuning: Tuning | None) -> Te
     by_glob, repeated = find_files(paths)
     files = sorted(chain.from_iterable(by_glob.values()))
     plain = [file for file in files if format_of(file) == "text"]
-    choices, fitting = choose_tables([file for file in files if format_of(file) != "text"], tuning)
+    tables = [file for file in files if format_of(file) != "text"]
+    if tuning and tuning.columns and not tables:
+        raise UserError(f"--columns is {','.join(tuning.columns)}, and {place} has no columns; allowed: files of rows.")
+    choices, fitting, names = choose_tables(tables, tuning)
     if not plain and not choices:
+        if not names:
+            raise UserError(f"{files[0]} has no rows; allowed: files with rows.")
         check_conversations(files)
         raise UserError(NO_COLUMN.format(files[0]))
     group = max(plain, fitting, key=lambda group: sum(map(text_size, group)))
     keys, notes = (choices[0], [chosen(choices)]) if group is fitting else ({"sample_by": unit_of(plain)}, [])
+    if tuning and group is fitting:
+        tuning.check(fitting[0], keys, names)
     if len(keys.get("column", "")) > LONGEST_NAME:
         notes.append("the first line is taken as the names of columns; a file without names loses its first row")
     splits, size = globs_of(by_glob, group), sum(map(text_size, group))
@@ -108,7 +113,7 @@ def look_at_files(place: str, paths: Sequence[str], tuning: Tuning | None) -> Te
     once = f"each file is read once; symbolic links and repeated paths that lead to others: {repeated}"
     notes += [once] if repeated else []
     found = f"{len(group):,} file{'s'[: len(group) != 1]}, {size / 1e6:,.{2 if size < 1e6 else 1}f} MB"
-    least = 0 if tuning else LEAST
+    least = FEWEST if tuning else LEAST
     text = Text(
         place, {"source": "files", "files": splits} | keys, *read_sample(group, keys, tuning), found, notes, least
     )

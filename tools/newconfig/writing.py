@@ -47,7 +47,9 @@ def tuning_config_of(text: Text, base: Base, accelerator: str | None, run: str) 
     values = run_of(base, text, text.documents * training, accelerator)
     text.notes += base.notes
     if text.empty:
-        text.notes.append(f"rows without a text or without a response, which are left out: {text.empty:,}")
+        text.notes.append(
+            f"of the rows that were read, {text.empty:,} have no text or no response; such rows are left out"
+        )
     if "messages" in text.source and not base.instructed:
         text.notes.append(f"{base.name} answers no messages yet; it learns the form of the chat template from the rows")
     if repeated := len(text.sample) - len(set(text.sample)):

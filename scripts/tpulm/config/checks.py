@@ -21,6 +21,7 @@ from tpulm.core.user_files import check_file
 from tpulm.specs import causal_vocabularies as vocabularies
 from tpulm.specs.causal_families import FAMILIES, refuse_bypassed
 from tpulm.specs.masked_sizes import check_heads, sizes_of
+from tpulm.specs.published_models import name_of_preset
 from tpulm.specs.texts import GEMMA, PLAIN, chat_template_files, sources_of, template_fields
 from tpulm.specs.training_step import check_batch_size, check_mesh
 
@@ -271,26 +272,25 @@ WITHOUT_COUNTERPART = ("phi3_", "rwkv7_", "bart_", "blip2_opt_", "bloom", "falco
 
 def check_preset(where: str, preset: str) -> None:
     """Check that a preset is a folder, a handle of a hub, or one of keras-hub's names."""
-    if preset.startswith(("hf://", "kaggle://")):
-        return
-    if preset.startswith((".", "/")) or preset.count("/") > 1 or os.path.isdir(preset):
+    if os.path.isdir(preset):
         if not os.path.isfile(f"{preset}/config.json"):
-            lacking = "it has no config.json" if os.path.isdir(preset) else "there is no such folder"
-            raise UserError(f"{where} is {describe(preset)}, which is not a preset folder: {lacking}.")
-    elif preset.startswith(WITHOUT_COUNTERPART):
+            raise UserError(f"{where} is {describe(preset)}, which is not a preset folder: it has no config.json.")
+        return
+    if (name_of_preset(preset) or "").startswith(WITHOUT_COUNTERPART):
         raise UserError(
             f"{where} is {describe(preset)}, whose tokenizer has no counterpart in the library tokenizers; allowed: "
             "a name of schemas/presets.txt."
         )
-    else:
+    if not preset.startswith(("hf://", "kaggle://")):
         names = preset_parameters()
         of_hub = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", preset) and not os.path.isdir(preset.partition("/")[0])
         near = [f"hf://{preset}"] if of_hub else difflib.get_close_matches(preset, names, 1)
         if preset not in names:
+            folder = ", and there is no such folder" if "/" in preset else ""
             hint = f'; did you mean "{near[0]}"?' if near else "."
             raise UserError(
-                f"{where} is {describe(preset)}; allowed: a preset folder, an hf:// or kaggle:// handle, or the name "
-                f"of a causal preset of keras-hub{hint}"
+                f"{where} is {describe(preset)}{folder}; allowed: a preset folder, an hf:// or kaggle:// handle, or "
+                f"the name of a causal preset of keras-hub{hint}"
             )
         if preset.endswith("_assistant"):
             raise UserError(

@@ -1,7 +1,6 @@
 """Finished models in a folder of results: which there are, which one a user means, and where its folders are."""
 
 import contextlib
-import difflib
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 
 from tpulm.config.outline import LIMITS, sampling_of
 from tpulm.config.reading import complete, read_config
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, suggestion
 from tpulm.core.experiments import CONFIG, directory_option, from_workflow
 from tpulm.core.files import read_json, sha256
 from tpulm.specs.artifacts import CHECKPOINT_FILES, TOKENIZER_FILES, TRAINED_ON
@@ -74,10 +73,9 @@ def choose_model(run: str, available: Collection[str], results: Path) -> tuple[s
         stage, _, name = matches[0].partition("/")
         return stage, name
     problem = "which is ambiguous" if matches else "which is not a trained model"
-    near = [] if matches else difflib.get_close_matches(name, available, n=1)
-    more = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(matches or available)}."
-    more = more if available else "no model there is finished yet."
-    raise UserError(f"the run is {run}, {problem} in {from_workflow(results)}; {more}")
+    more = f"; allowed: {', '.join(matches)}." if matches else suggestion(name, available, "allowed")
+    more = more if available else "; no model there is finished yet."
+    raise UserError(f"the run is {run}, {problem} in {from_workflow(results)}{more}")
 
 
 def place_of(run: str, configfile: list[Path] | None, results: Path | None) -> tuple[Path, str, Mapping]:

@@ -90,21 +90,21 @@ def files_with_card(folder: str, names: Iterable[str]) -> dict[str, str]:
 
 def publications_of_run(run: Run) -> list[Publication]:
     """Return the publications of a run: a model, an adapter, or an adapter and the merged model."""
-    name, state = run.path, run.checkpoint()["state"]
+    name = run.path
     if run.stage == "mlm":
         return [Publication(name, "mlm", files_with_card(f"{name}/model", MODEL_FILES), run=run)]
     files = {"": f"transformers/{name}", CARD: f"{name}/transformers/{CARD}"}
-    transformers_folder = Publication(files[""], "transformers", files, state, run)
+    transformers_folder = Publication(files[""], "transformers", files, f"{files['']}.json", run)
     if run.stage == "base":
         files = {"": f"{name}/preset", CARD: f"{name}/{CARD}"}
         return [Publication(name, "preset", files, f"{run.folder}/preset.json", run), transformers_folder]
     whole = {"": f"{name}/model", CARD: f"{name}/{CARD}"}
     if run.recipe["method"] == "full":
-        return [Publication(name, "preset", whole, state, run), transformers_folder]
+        return [Publication(name, "preset", whole, f"{name}/model.json", run), transformers_folder]
     # As PEFT reads it: both of its files at the top.
     files = {file.removeprefix("adapter/"): f"{name}/{file}" for file in (*ADAPTER_FILES, f"adapter/{CARD}")}
     adapter = Publication(name, "adapter", files, run=run)
-    merged = [Publication(f"{name}/merged", "preset", whole, state, run), transformers_folder]
+    merged = [Publication(f"{name}/merged", "preset", whole, f"{name}/model.json", run), transformers_folder]
     return [adapter, *(merged if run.recipe["merge"] else [])]
 
 

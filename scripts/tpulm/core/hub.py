@@ -42,10 +42,16 @@ def fetch(address: str, revision: str | None, source: str, patterns: list[str] |
 
 def not_fetched(source: str, error: Exception) -> UserError:
     """Return the UserError that says why a download failed, and what helps."""
+    import requests
+
     if answer := answer_of(error):
         return UserError(f"{source}, {answer}.")
+    said = f"{type(error).__name__}: {first_line(error)}"
+    # A library prints these as it holds them, with names of its own.
+    if type(error) is requests.ConnectionError:
+        said = "its hub cannot be reached"
     return UserError(
-        f"{source}, which could not be downloaded ({type(error).__name__}: {first_line(error)}); it needs the network "
+        f"{source}, which could not be downloaded ({said}); it needs the network "
         "or a copy in the cache and, where it is not public or asks for terms, accepted terms and HF_TOKEN, or "
         "KAGGLE_USERNAME and KAGGLE_KEY."
     )
@@ -74,7 +80,6 @@ ANSWERS = {
 
 def answer_of(error: Exception) -> str | None:
     """Return why a hub did not send something, and what helps, as the end of a sentence; None if it is not known."""
-    import requests
     from huggingface_hub import constants, errors
 
     for cause in causes(error):
@@ -90,8 +95,6 @@ def answer_of(error: Exception) -> str | None:
         if isinstance(cause, OSError) and cause.errno and isinstance(cause.filename, str):
             folder = "HF_HOME, or KAGGLEHUB_CACHE, can name another folder"
             return f"which cannot be kept in the cache ({cause.strerror}: {cause.filename}); {folder}"
-        if isinstance(cause, requests.ConnectionError):
-            return "whose hub cannot be reached: it needs the network, or a copy in the cache"
         status = getattr(getattr(cause, "response", None), "status_code", 0)
         if status >= 500:
             return f"whose hub is out of order (status {status}): run again later"

@@ -107,7 +107,7 @@ def source_files(where: str, recipe: Mapping) -> dict[str, list[str]]:
     plain = [path for paths in files.values() for path in paths if format_of(path) == "text"]
     if not plain and recipe.get("sample_by", "line") != "line":
         raise UserError(
-            f"{where}.sample_by is {recipe['sample_by']}, a part of .txt files; allowed: files of this kind."
+            f"{where}.sample_by is {recipe['sample_by']}, which only .txt files have; allowed: line, or no sample_by."
         )
     for key in ("template", "messages"):
         if plain and key in recipe:

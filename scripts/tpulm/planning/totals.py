@@ -51,7 +51,7 @@ class Counter:
                 self.add(self.module.called(instruction, "body"), trip_count * (known_trip_count or 1))
             elif opcode == "conditional":
                 self.add(self.cheapest(instruction), trip_count)
-            elif opcode == "call":
+            elif opcode in ("call", "call-start"):  # on TPU7x, collectives of the SparseCores
                 self.add(self.module.called(instruction, "to_apply"), trip_count)
             elif not opcode.endswith("-done"):
                 self.work(computation, instruction, trip_count, counted)
