@@ -262,7 +262,7 @@ WRONG = [
     ({SMALL: {"preset": "bert_base_en"}}, f'{SMALL}.preset is "bert_base_en"', "a causal preset"),
     ({SMALL: {"preset": "schemas"}}, f'{SMALL}.preset is "schemas"', "config.json"),
     ({SMALL: {"preset": "./nowhere"}}, f'{SMALL}.preset is "./nowhere", and there is no such folder', "allowed: "),
-    ({SMALL: {"preset": "results/base/no/preset"}}, f"{SMALL}.preset is ", "there is no such folder; allowed: a preset "),
+    ({SMALL: {"preset": "results/base/no/preset"}}, f"{SMALL}.preset is ", "there is no such folder; allowed: "),
     ({SMALL: {"preset": "kaggle://keras/bart/keras/bart_base_en/1"}}, f"{SMALL}.preset is ", "no counterpart"),
     ({SMALL: {"preset": "bart_base"}}, f'{SMALL}.preset is "bart_base"', "a name of schemas/presets.txt"),
     (
