@@ -433,6 +433,9 @@ def chat_of(text):
             '`python -c \'import pandas; pandas.read_csv("excel.csv", sep=";", dtype=str, ',
         ),
         (["qa.csv", "--finetune", "gemma3_1b", "--accelerator", "h100"], "allowed: h100:1, for one."),
+        (["qa.csv", "--finetune", "gemma3_1b", "--accelerator", "v5e:8"], 'did you mean "v5e-8"?'),
+        (["qa.csv", "--finetune", "gemma3_1b", "--columns", "question,"], "--columns is question,; allowed: "),
+        (["qa.csv", "--finetune", "hf://gemma"], "--finetune is hf://gemma; allowed: hf://OWNER/NAME."),
         (["qa.csv", "--finetune", "hf://some/absent"], "--finetune is hf://some/absent, which could not be downloaded"),
     ],
 )

@@ -9,7 +9,8 @@ import sys
 import pytest
 import warm
 from conftest import ROOT
-from tpulm.config.finished_models import base_of
+from tpulm.config.finished_models import Folders, base_of
+from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, write_json
 from tpulm.core.folder_lock import LOCK
 from tpulm.specs.masked_sizes import opens
@@ -56,6 +57,18 @@ def test_an_answer_ends_at_the_marker_of_its_template():
     before = runpy.run_path(str(PROGRAM))["before"]
     answers = [("<end>", "One. <end>\nuser: Two"), ("<end>", "One."), ("", "One. <end>")]
     assert [before(*answer) for answer in answers] == ["One.", "One.", "One. <end>"]
+
+
+@pytest.mark.unit
+def test_a_message_gets_the_template_of_the_rows():
+    template_of = runpy.run_path(str(PROGRAM))["template_of"]
+    rows = {"source": "files", "template": "Q: {question}\n", "response": "{answer}"}
+    for text in (rows, {"sources": {"one": rows}}):
+        write, ending = template_of(Folders(ROOT), text)
+        assert (write("When?"), ending) == ("Q: When?\n", "")
+    for text in ({}, rows | {"template": "{question} {context}\n"}):
+        with pytest.raises(UserError, match="not trained on questions and answers; allowed: "):
+            template_of(Folders(ROOT), text)
 
 
 @pytest.mark.unit
@@ -118,7 +131,7 @@ def test_models_answer_while_a_workflow_has_the_folder(trained, tmp_path):
     found, (_, answers, _), (_, texts, _) = found[:-2], *found[-2:]
     texts = [text.removeprefix("ask: Return the name say:").strip() for text in texts.split("\n---\n")]
     assert [answer.strip() for answer in answers.split("\n---\n")] == texts and all(texts)
-    assert "on no conversations; allowed: " in ask(trained.folder, "small", "--chat", "--prompt", "a")
+    assert "not trained on questions and answers; allowed: " in ask(trained.folder, "small", "--chat", "--prompt", "a")
     assert [said.count("%") for _, said, _ in found] == [5, 0, 5, 5, 0, 0]
     assert [errors.count(mask) for *_, errors in found] == [1, 1, 0, 1, 0, 0]
     assert all(said.count("def ") >= 2 and "\n---\n" in said for _, said, _ in found[4:])

@@ -45,10 +45,11 @@ def main() -> None:
     parser.add_argument("paths", metavar="PATH", nargs="+", help=f"{ALLOWED}; a folder; a glob; hf://OWNER/NAME")
     parser.add_argument("--accelerator", help="a TPU slice such as v5e-8, or GPUs such as h100:4; default: CPUs")
     parser.add_argument("--finetune", metavar="MODEL", help="a preset of keras-hub, hf://OWNER/NAME, or a folder")
-    parser.add_argument("--columns", default="", help="of the rows to finetune on: PROMPT,RESPONSE, or one of text")
+    parser.add_argument("--columns", help="of the rows to finetune on: PROMPT,RESPONSE, or one of text")
     parser.add_argument("--experiment", metavar="NAME", help="default: named after the text")
     parser.add_argument("--stdout", action="store_true", help="print the config, for this folder, and write nothing")
     asked = parser.parse_args()
+    accelerator = asked.accelerator and asked.accelerator.lower().replace("v5litepod", "v5e")  # as gcloud has it
     name = asked.experiment or name_of(asked.paths)
     folder = ROOT / "experiments" / name
     try:
@@ -56,17 +57,17 @@ def main() -> None:
             raise UserError(f"--experiment is {name}; allowed: up to 64 of a-z, 0-9, _ and -, a letter or digit first.")
         if (folder / CONFIG).exists() and not asked.stdout:
             raise UserError(f"{os.path.relpath(folder / CONFIG)} is there already; name another one with --experiment.")
-        base = find_base(asked.finetune) if asked.finetune else None
-        columns = list(filter(None, asked.columns.split(",")))
-        if len(columns) > 2 or len(set(columns)) < len(columns) or (columns and not base):
+        base = find_base(asked.finetune) if asked.finetune is not None else None
+        columns = [] if asked.columns is None else asked.columns.split(",")
+        if len(columns) > 2 or len({"", *columns}) <= len(columns) or (columns and not base):
             raise UserError(
                 f"--columns is {asked.columns}; allowed: PROMPT,RESPONSE, two columns, or one, with --finetune."
             )
         text = look(asked.paths, base.tuning(columns) if base else None)
         if base:
-            written = tuning_config_of(text, base, asked.accelerator, name)
+            written = tuning_config_of(text, base, accelerator, name)
         else:
-            written = config_of(text, asked.paths, asked.accelerator)
+            written = config_of(text, asked.paths, accelerator)
         config = complete(YAML(typ="safe", pure=True).load(written), "the config")
         where, recipe = ("finetune.text", config["finetune"]["text"]) if base else ("corpus", config["corpus"])
         parts_of(where, recipe)  # its globs find the files
@@ -77,7 +78,7 @@ def main() -> None:
     option = "" if asked.stdout else f" -d experiments/{name}"
     time = f"`snakemake plan{option}` compiles the runs and estimates memory and time."
     if not config["plan"]["topologies"]:
-        time = "none, because only TPUs have plans." if asked.accelerator else estimate(config)
+        time = "none, because only TPUs have plans." if accelerator else estimate(config)
     said = [f"found: {text.found}", *(f"note: {note}." for note in text.notes), f"estimate: {time}"]
     print(*said, sep="\n", file=sys.stderr)
     if asked.stdout:
@@ -87,10 +88,9 @@ def main() -> None:
         written = written.replace(lines_of(keys, indent), lines_of(seen_from(folder, keys), indent))
     write_text(folder / CONFIG, written)
     run, *_ = config["mlm"]["runs"] or [f"finetune/{name}"]
-    if base and "messages" in text.source:
-        run = f"{run} --chat"
-    elif base:
-        run = f"{run} --prompt {shlex.quote(config['prompts']['generate'][0])}"
+    if base:
+        prompt = f"--prompt {shlex.quote(config['prompts']['generate'][0])}"
+        run = f"{run} {prompt if 'column' in text.source else '--chat'}"
     elif text.prompts and config["prompts"]["generate"]:  # which masked models do not answer
         run = f"{next(iter(config['base']))} --prompt {shlex.quote(config['prompts']['generate'][0])}"
     there = "" if Path.cwd() == ROOT else f"cd {shlex.quote(str(ROOT))} && "

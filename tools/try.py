@@ -8,17 +8,17 @@
 
 A masked model fills in the [MASK] of a prompt, with the probability of each of five answers; a causal model (base,
 finetuned, or an adapter on its base) continues it, sampled as `generation` of its config says, or with the defaults
-where that config is not given. With --chat, a prompt is a message to a model that was trained on conversations: it
-gets their chat template, and the answer alone is printed. What is piped in is one prompt, of any number of lines. At
-the terminal, a line that ends with a backslash goes on in the next one. The model runs on the CPU, beside a training
-that has the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise.
+where that config is not given. With --chat, a prompt is a message to a model that was trained on questions and
+answers: it gets their template, and the answer alone is printed. What is piped in is one prompt, of any number of
+lines. At the terminal, a line that ends with a backslash goes on in the next one. The model runs on the CPU, beside a
+training that has the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise.
 """
 
 import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,10 +32,12 @@ try:
     from tpulm.core.files import read_json
     from tpulm.corpus.rows import ChatTemplate
     from tpulm.specs.masked_sizes import opens
+    from tpulm.specs.texts import sources_of, template_fields
 except ModuleNotFoundError as error:
     sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
 
 Ask = Callable[[str], list[str]]
+Template = tuple[Callable[[str], str], str]
 OTHERS = ("samples", "seed")  # keys of the config's generation that the command line may have
 
 
@@ -90,10 +92,8 @@ def on_tensorflow(folder: Path) -> tuple[Callable, str]:
     return fill, tokenizer.mask_token
 
 
-def causal(folders: Folders, sampling: dict, chat: bool) -> Ask:
-    """Return what continues the prompts of a causal model, or answers them as messages. Raises UserError."""
-    if chat and not folders.chat:
-        raise UserError("the model was trained on no conversations; allowed: a prompt without --chat.")
+def causal(folders: Folders, sampling: dict, template: Template | None) -> Ask:
+    """Return what continues the prompts of a causal model, or answers them as messages in a template."""
     from tpulm.training import runtime
 
     runtime.start(os.cpu_count() or 1)
@@ -109,16 +109,26 @@ def causal(folders: Folders, sampling: dict, chat: bool) -> Ask:
     def continued(prompt: str) -> list[str]:
         return [f"{prompt}{found.text}" for found in generate([prompt])[0]]
 
-    if not (chat and folders.chat):
+    if template is None:
         return continued
-    template = ChatTemplate(read_json(folders.chat))
-    ending = template.described().get("ending", "")
+    write, ending = template
+    return lambda message: [before(ending, found.response) for found in generate([write(message)])[0]]
 
-    def answered(message: str) -> list[str]:
-        prompt = template.prompt("the prompt", [{"role": "user", "content": message}])
-        return [before(ending, found.response) for found in generate([prompt])[0]]
 
-    return answered
+def template_of(folders: Folders, text: Mapping) -> Template:
+    """Return what writes a message as in the text that a model was trained on, and the marker that ends an answer.
+
+    folders  of the model; text  recipe of the text. Raises UserError for a text of another kind.
+    """
+    if folders.chat:
+        chat = ChatTemplate(read_json(folders.chat))
+        ending = chat.described().get("ending", "")
+        return lambda message: chat.prompt("the prompt", [{"role": "user", "content": message}]), ending
+    asking = [source["template"] for _, source in sources_of("", text).values() if "response" in source]
+    parts = template_fields("template", asking[0]) if asking else []
+    if len([field for _, field in parts if field]) != 1:
+        raise UserError("the model was not trained on questions and answers; allowed: a prompt without --chat.")
+    return lambda message: "".join(text + (message if field else "") for text, field in parts), ""
 
 
 def before(ending: str, response: str) -> str:
@@ -136,7 +146,9 @@ def opened(asked: argparse.Namespace) -> Ask:
     if stage == "mlm":
         return masked(folders.model, asked.prompt or [])
     given = {key: getattr(asked, key) for key in (*LIMITS, *OTHERS) if getattr(asked, key) is not None}
-    return causal(folders, sampling_in(config, given), asked.chat)
+    text = config.get(*("corpus", {}) if stage == "base" else ("finetune", {}))
+    template = template_of(folders, text.get("text", {}) if stage == "finetune" else text) if asked.chat else None
+    return causal(folders, sampling_in(config, given), template)
 
 
 def main() -> None:
@@ -144,7 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="a run: its name, STAGE/RUN if the name is ambiguous, or its folder")
     parser.add_argument("--prompt", action="append", help="run the model on this prompt and exit; repeatable")
-    parser.add_argument("--chat", action="store_true", help="prompts are messages, which get the chat template")
+    parser.add_argument("--chat", action="store_true", help="prompts are messages, which get the template of the rows")
     parser.add_argument("--configfile", type=Path, nargs="+", help="as for snakemake")
     parser.add_argument("--results", type=Path, help="where the models are; default: the results of the config")
     limit = parser.add_mutually_exclusive_group()

@@ -65,12 +65,14 @@ class Tuning:
 
         names  of all columns
         """
-        if absent := [name for name in self.columns if name not in names]:
+        plain = {plain_name(name): name for name in names}
+        columns = [name if name in names else plain.get(plain_name(name), name) for name in self.columns]
+        if absent := [name for name in columns if name not in names]:
             raise UserError(f"--columns has {absent[0]}, which is no column{suggestion(absent[0], names, 'found')}")
-        if len(self.columns) == 1:
-            choices = [keys for keys in choices if self.columns[0] in keys.values()] or [{"column": self.columns[0]}]
-        elif self.columns:
-            choices = [asking(self.columns[:1], self.columns[1])]
+        if len(columns) == 1:
+            choices = [keys for keys in choices if columns[0] in keys.values()] or [{"column": columns[0]}]
+        elif columns:
+            choices = [asking(columns[:1], columns[1])]
         kinds = ("messages", "template")
         choices.sort(key=lambda keys: [*(kind not in keys for kind in kinds), keys.get("column", "").lower() != TEXT])
         return list(map(self.as_messages, choices))
@@ -132,7 +134,7 @@ def forms_of(rows: Sequence[Mapping]) -> dict[str, int]:
             size = sum(len(message["content"]) for cell in cells for message in cell)
             found[json.dumps({"messages": name, "chat_template": GEMMA})] = size
     single = (name for name, cells in values.items() if any(isinstance(cell, str | int | float) for cell in cells))
-    fields = {name.lower(): name for name in single}
+    fields = {plain_name(name): name for name in single}
     prompt, response = (next((fields[name] for name in names if name in fields), "") for names in (PROMPTS, RESPONSES))
     if prompt and response:
         asked = list(dict.fromkeys([prompt, *(fields[name] for name in CONTEXTS if name in fields)]))
@@ -140,6 +142,11 @@ def forms_of(rows: Sequence[Mapping]) -> dict[str, int]:
             len(str(cell)) for name in (*asked, response) for cell in values[name]
         )
     return found
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a column in lower case, without spaces around it."""
+    return name.strip().lower()
 
 
 def asking(prompts: Sequence[str], response: str) -> dict[str, str]:

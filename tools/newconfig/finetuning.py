@@ -80,9 +80,10 @@ class Base:
 
     def tuning(self, columns: Sequence[str]) -> Tuning:
         """Return what it makes of rows: conversations, if it answers messages and its chat template is known."""
-        if self.instructed and self.template == PLAIN:
+        if self.template == PLAIN:
             self.notes.append(
-                f"the chat template of {self.name} is not known, so rows become prompts without its markers"
+                f"the chat template of {self.name}, if it has one, is not known, so rows become prompts and responses "
+                "without its markers; messages and chat_template of finetune.text name it"
             )
         return Tuning(self.instructed and self.template != PLAIN, self.template, columns)
 
@@ -101,6 +102,8 @@ def find_base(model: str) -> Base:
     """Return the model that the command line names. Raises UserError for an unknown one."""
     notes, keys, folder = list[str](), {"preset": model}, Path(model)
     if model.startswith(HUB):
+        if not re.fullmatch(rf"{HUB}[\w.-]+/[\w.-]+", model):
+            raise UserError(f"--finetune is {model}; allowed: {HUB}OWNER/NAME.")
         folder, keys["revision"] = newest_model(model)
         notes.append(f"{model} is pinned to its newest revision, {keys['revision']}")
     else:
@@ -142,7 +145,11 @@ def run_of(base: Base, text: Text, rows: float, accelerator: str | None) -> dict
     steps = every * segments
     # The rate of the sources; of narrower models more, as Llamas need it.
     rate = 1e-4 if size.parameters > 13.5e9 else 2e-4 * max(1.0, 2000 / size.hidden) ** 0.781
-    devices = f"   # {machine.devices} devices of {machine.memory / GIB:.0f} GiB" if machine else ""
+    devices = (
+        f"   # {machine.devices} device{'s'[: machine.devices != 1]} of {machine.memory / GIB:.0f} GiB"
+        if machine
+        else ""
+    )
     return fit | {
         "base": base.name,
         "size": f"{size.parameters:,} parameters",

@@ -12,8 +12,8 @@ import numpy as np
 from sentencepiece import SentencePieceProcessor
 from tpulm.config.model_sizes import model_size
 from tpulm.config.outline import Outline
-from tpulm.core.accelerators import GIB, GPU_MEMORY, GPU_PATTERN, parse_gpu, slice_hosts, topology
-from tpulm.core.errors import UserError
+from tpulm.core.accelerators import GIB, GPU_MEMORY, GPU_PATTERN, TPUS, parse_gpu, slice_hosts, topology
+from tpulm.core.errors import UserError, suggestion
 from tpulm.specs.record_arrays import predictions_per_record
 from tpulm.specs.training_step import MOST_HOST_DEVICES
 from tpulm.tokenization.pipeline import Recipe
@@ -99,7 +99,11 @@ def machine_of(accelerator: str) -> Machine:
     """Return what an accelerator has. Raises UserError for an unknown one."""
     if re.fullmatch(GPU_PATTERN, accelerator):
         kind, devices = parse_gpu(accelerator)
-        return Machine(devices, 1, GPU_MEMORY.get(kind, 16) * GIB, False)
+        if kind not in GPU_MEMORY:
+            known = [*(f"{name}:{devices}" for name in GPU_MEMORY), *(f"{name}-{devices}" for name in TPUS)]
+            hint = suggestion(accelerator, known, "allowed")
+            raise UserError(f"--accelerator is {accelerator}, a GPU of unknown memory{hint}")
+        return Machine(devices, 1, GPU_MEMORY[kind] * GIB, False)
     if accelerator in GPU_MEMORY:
         raise UserError(f"--accelerator is {accelerator} without a number of GPUs; allowed: {accelerator}:1, for one.")
     try:
