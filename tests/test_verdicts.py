@@ -112,7 +112,7 @@ def test_a_score_of_few_documents_is_compared_with_nothing(judged):
         said, warning = judged(
             stage, [*tuned(3.0, 4.0), *masked(4.0)], [score("bits_per_byte", on, 1.557, 0.03, beside, items=2)]
         )
-        assert "1.56 bits per byte" in said and "2 documents" in said and "sample_by: paragraph" in said
+        assert "1.56 bits per byte" in said and "2 documents" in said and "a smaller sample_by" in said
         assert not warning and "orse than" not in said and "No better" not in said
     for value in (0.1, 0.9):
         assert score("accuracy", "pairs", value, 0.1, {"chance": 0.5}, items=19).verdict_against(0.5) == "too few items"

@@ -94,7 +94,7 @@ def found_at_length(error: jsonschema.ValidationError) -> str:
     if isinstance(error.instance, list):
         return f"a list of {len(error.instance)}"
     if isinstance(error.instance, dict) and error.instance:
-        return f"a mapping of {', '.join(map(str, error.instance))}"
+        return f"a mapping of {describe(', '.join(map(str, error.instance)))}"
     return describe(error.instance) if error.instance != "" else "empty text"
 
 
