@@ -213,9 +213,11 @@ def test_a_program_of_several_steps_is_shared_between_them():
     found = {"flops": 4 * 0.005 * V5E.flops, "bytes": 4 * 0.001 * V5E.hbm_bandwidth, "link_seconds": 0.4}
     found |= {"collective_bytes": {"all-reduce": 8}, "uncounted": []}
     one, slow = step_estimate(found, V5E, 4, (1.0, 1.0, 1.0)), step_estimate(found, V5E, 4, (0.5, 0.5, 0.5))
-    assert one["estimated_seconds"] == pytest.approx(0.106) and slow["estimated_seconds"] == pytest.approx(0.212)
+    assert one["estimated_seconds"] == pytest.approx(0.105) and slow["estimated_seconds"] == pytest.approx(0.21)
     assert one["lower_bound_seconds"] == slow["lower_bound_seconds"] == 0.1 and one["bound_by"] == "interconnect"
     assert one["cost"]["collective_bytes"] == {"all-reduce": 2}
+    moved = step_estimate(found, V5E, 4, (1.0, 0.005, 1.0))  # HBM traffic takes longer than both of the others
+    assert moved["estimated_seconds"] == pytest.approx(0.2) and moved["bound_by"] == "memory"
     nothing = step_estimate(dict.fromkeys(found), V5E)
     assert nothing["estimated_seconds"] is None and nothing["lower_bound_seconds"] is None
 
@@ -374,8 +376,7 @@ def test_the_factors_are_those_that_fit_the_measured_steps():
         assert line["lower_bound"] <= line["estimated"], line
     models = {use: {rows[line["name"]]["title"].split(",")[0] for line in found if line["use"] == use} for use in USES}
     assert len(models["fitted"]) >= 6 and models["held-out"] and not models["fitted"] & models["held-out"]
-    # Versions that no factor has seen.
-    assert max(map(abs, plan_table.without_version().values())) < plan_table.TOLERANCE
+    assert max(abs(line["off"]) for line in found if line["use"] == "held-out") < 0.2  # the aim
 
 
 @compiler
