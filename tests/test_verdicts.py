@@ -89,14 +89,16 @@ def test_the_course_of_training_says_what_to_do_next(judged):
 
 
 def test_a_causal_model_stands_beside_models_that_count(judged):
-    def of(value, characters=1_000_000):
-        beside = {"unigram": 2.5, "5-gram": 1.5}
-        scores = [score("bits_per_byte", "corpus test", value, 0.05, beside)]
+    def of(value, characters=1_000_000, ngram=1.5):
+        scores = [score("bits_per_byte", "corpus test", value, 0.05, {"unigram": 2.5, "5-gram": ngram})]
         return judged("base", masked(4.0), scores, characters=characters)
 
     assert of(2.48)[0].startswith("No better than token frequencies") and of(2.48)[1]
     said, warning = of(2.0)
     assert said.startswith("Better than token frequencies, worse than a 5-gram") and "expected" in said and not warning
+    # From 5 to 4 in twice the steps: by a power of -0.32, so 4 / 3 takes 2.4 times the steps, and 4.8 more than 100.
+    assert "base.one.steps: 600 instead of 200, which reaches the 5-gram model if " in of(2.0)[0]
+    assert "base.one.steps: 400 instead of 200." in of(2.4, ngram=0.5)[0]
     said, warning = of(2.0, characters=LITTLE + 1)
     assert "should be better" in said and warning
     assert of(1.52)[0].startswith("As good as a 5-gram") and of(1.2)[0].startswith("Better than a 5-gram")

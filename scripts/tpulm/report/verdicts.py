@@ -3,6 +3,7 @@
 The tokenizer and the records are judged only if they are unusual. The guide "Evaluation" of the docs lists the rules.
 """
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,14 +14,14 @@ from typing import Any
 
 from tpulm.report.curves import held_out
 from tpulm.report.sources import Sources
-from tpulm.specs.artifacts import MANIFEST
-from tpulm.specs.scores import RESPONSES
+from tpulm.specs.artifacts import MANIFEST, TEST
+from tpulm.specs.scores import BITS_PER_BYTE, RESPONSES, WORSE, Score, find_scores
 from tpulm.training.standing import FORGOTTEN, MUCH, RIGHT, forgotten, standing
 
 # Relative changes of the validation loss below this count as none.
 CHANGE = 0.01
-# Factors of the suggested steps: for a model with a warning, and for another one.
-MANY, TWICE = 10, 2
+# Factors of the suggested steps: for a model with a warning, and for another one; the largest by a curve.
+MANY, TWICE, MOST = 10, 2, 100
 # If the validation loss falls by at least this share, more steps help a model that has forgotten much.
 FAST = 0.05
 # Share by which the validation loss may exceed the training loss.
@@ -71,7 +72,7 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
         assessment, warning = standing(
             run["stage"], own_scores + run["losses"], corpus["splits"]["train"].get("characters")
         )
-        next_step = advice(course_of(run, sources), warning, run)
+        next_step = advice(course_of(run, sources), warning, run, lead_of_ngrams(run["stage"], own_scores))
         responses = None if warning else next((score for score in own_scores if score.group == RESPONSES), None)
         if responses and not responses.few and (responses.high or responses.value) >= RIGHT:
             next_step = DONE[responses.value >= RIGHT]
@@ -192,6 +193,15 @@ class Course:
         losses = list(self.held_out.values())
         return None if len(losses) < 2 else 1 - losses[-1] / losses[-2]
 
+    def times(self, ratio: float) -> int:
+        """Return the factor of steps by which the validation loss falls to 1 / `ratio`, at most MOST.
+
+        The loss falls with a power of the steps (Kaplan et al. 2020), here that between the last two checkpoints.
+        """
+        (before, higher), (after, lower) = list(self.held_out.items())[-2:]
+        power = math.log(higher / lower) / math.log(after / before)
+        return math.ceil(min(MOST, ratio ** (1 / power)))
+
 
 def course_of(run: dict[str, Any], sources: Sources) -> Course | None:
     """Return the losses of a run; None without checkpoints."""
@@ -206,8 +216,17 @@ def course_of(run: dict[str, Any], sources: Sources) -> Course | None:
     return Course(losses, [fmean(span) for span in spans if span])
 
 
-def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
-    """Return the next thing to do; empty without a course.
+def lead_of_ngrams(stage: str, scores: Iterable[Score]) -> float:
+    """Return by which factor a base model has more bits per byte than a 5-gram model; 1.0 if it is not worse."""
+    score = next(find_scores(scores, metric=BITS_PER_BYTE, set="corpus", split=TEST), None)
+    if stage != "base" or score is None or score.few:
+        return 1.0
+    ngram = score.baselines.get("5-gram", math.inf)
+    return score.value / ngram if score.verdict_against(ngram) == WORSE else 1.0
+
+
+def advice(course: Course | None, warning: bool, run: Mapping[str, Any], lead: float) -> str:
+    """Return the next thing to do; empty without a course. lead  by which factor a 5-gram model is better.
 
     Training and validation loss are not compared in finetuning, because its texts differ by design.
     """
@@ -227,8 +246,13 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
     if warning and forgot and (change is None or change < FAST):
         advice = f"try {lower_rate(run, 10, 'a tenth')}, and lower still if that fails"
         return f"Its learning_rate is probably too high: {advice}."
-    longer = f"{LONGER}, such as {run['key']}.steps: {(MANY if warning else TWICE) * last} instead of {last}"
-    if change is not None and change > CHANGE:
+    falling = change is not None and change > CHANGE
+    times = course.times(lead) if falling and lead > 1 else MOST
+    factor, reached = MANY if warning else TWICE, ""
+    if times < MOST:
+        factor, reached = times, ", which reaches the 5-gram model if the loss goes on to fall so"
+    longer = f"{LONGER}, such as {run['key']}.steps: {factor * last} instead of {last}{reached}"
+    if falling:
         fell = f"The validation loss was still falling, by {change:.1%} between the last two checkpoints"
         return f"{fell}: {longer}."
     if warning and change is None:
