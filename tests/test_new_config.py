@@ -339,6 +339,12 @@ def answered_in_turns(folder):
     return conversations(folder)[0], {"messages": "talk"}
 
 
+def long_questions(folder):
+    rows = [{"question": f"{' '.join(ENGLISH[n : n + 40])}?", "answer": ENGLISH[n]} for n in range(0, 2000, 5)]
+    (folder / "2024.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return "2024.jsonl", {"messages": {"user": "question", "assistant": "answer"}}
+
+
 def one_column(folder):
     pandas.DataFrame({"text": ENGLISH}).to_csv(folder / "a.csv", index=False)
     return "a.csv", {"column": "text"}
@@ -370,7 +376,7 @@ TUNED = [
     (questions, "gemma3_instruct_1b", "v5e-8"), (questions, "gemma2_instruct_27b_en", "v5e-8"),
     (questions, "my-llama", None), (prompts_of_base, "gemma2_2b_en", "l4:1"),
     (instructions_with_input, "gemma_instruct_2b_en", "v5e-1"), (answered_in_turns, "gemma3_instruct_270m", None),
-    (one_column, "qwen3_8b_en", "v6e-8"), (prompts_of_base, "gemma4_31b", "v5e-8"),
+    (one_column, "qwen3_8b_en", "v6e-8"), (long_questions, "gemma3_instruct_270m", "v5e-1"), (prompts_of_base, "gemma4_31b", "v5e-8"),
 ]  # fmt: skip
 
 
@@ -423,6 +429,11 @@ def chat_of(text):
             ["few.csv", "--finetune", "gemma3_1b"],
             "in 1 different documents is too little text; allowed: 20 characters or more",
         ),
+        (
+            ["pipes.csv", "--finetune", "gemma3_1b"],
+            'pipes.csv has the columns "question|answer", which are not the names ',
+        ),
+        (["qa.csv", "--finetune", "gemma3_1b", "--accelerator", ""], "--accelerator is empty; allowed: "),
         (["names.csv", "--finetune", "gemma3_1b"], "names.csv has no rows; allowed: files with rows."),
         (
             ["german.csv", "--finetune", "gemma3_1b"],
@@ -442,6 +453,7 @@ def chat_of(text):
 def test_what_cannot_be_finetuned_ends_in_a_sentence(write, tmp_path, arguments, sentence):
     questions(tmp_path)
     (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "pipes.csv").write_text("question|answer\n" + "".join(f"Who is {n}?|I am.\n" for n in range(30)))
     (tmp_path / "names.csv").write_text("question,answer\n")
     (tmp_path / "german.csv").write_text(
         "frage,antwort\n" + "".join(f"Wer ist Nummer {n}?,Das bin ich {n}.\n" for n in range(30))

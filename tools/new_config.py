@@ -57,6 +57,8 @@ def main() -> None:
             raise UserError(f"--experiment is {name}; allowed: up to 64 of a-z, 0-9, _ and -, a letter or digit first.")
         if (folder / CONFIG).exists() and not asked.stdout:
             raise UserError(f"{os.path.relpath(folder / CONFIG)} is there already; name another one with --experiment.")
+        if accelerator == "":
+            raise UserError("--accelerator is empty; allowed: a TPU slice such as v5e-8, or GPUs such as h100:4.")
         base = find_base(asked.finetune) if asked.finetune is not None else None
         columns = [] if asked.columns is None else asked.columns.split(",")
         if len(columns) > 2 or len({"", *columns}) <= len(columns) or (columns and not base):

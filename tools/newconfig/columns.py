@@ -34,8 +34,9 @@ class Rows(Form):
         first = next(iter(self.columns), "")
         if format_of(str(place)) == "csv" and len(self.columns) == 1 and re.search(r"[;\t]", first):
             mark = max(";\t", key=first.count)
-            read = f"read_csv({json.dumps(str(place))}, sep={json.dumps(mark)}, dtype=str, keep_default_na=False)"
-            program = f'import pandas; pandas.{read}.to_csv("commas.csv", index=False)'
+            as_it_is = "dtype=str, keep_default_na=False, index_col=False"
+            read = f"pandas.read_csv({json.dumps(str(place))}, sep={json.dumps(mark)}, {as_it_is})"
+            program = f'import pandas; {read}.to_csv("commas.csv", index=False)'
             allowed = f"allowed: columns that commas divide, as `python -c {shlex.quote(program)}` writes them."
             raise UserError(f"{place} has the one column {first[:40]!r}; {allowed}")
 
@@ -78,8 +79,8 @@ class Tuning:
         return list(map(self.as_messages, choices))
 
     def check(self, place: str, chosen: Mapping, names: Sequence[str]) -> None:
-        """Raise UserError for a column of text that was chosen among several, without a name that says so."""
-        if self.columns or len(names) < 2 or chosen.get("column", TEXT).lower() == TEXT:
+        """Raise UserError for a column of text that was chosen without a name that says so."""
+        if self.columns or chosen.get("column", TEXT).lower() == TEXT:
             return
         header = ", after a first line with names if there is none" if format_of(place) == "csv" else ""
         shown = ", ".join(map(describe, names[:5])) + (", ..." if len(names) > 5 else "")
@@ -121,7 +122,10 @@ def choose_tables(files: Sequence[str], tuning: Tuning | None) -> tuple[list[dic
     if tuning and files:
         choices = tuning.choose(choices, names)
     needed = set(form_of(choices[0], tuning).columns) if choices else {""}
-    return choices, [file for file in files if needed <= set(chain(*rows[file][:1]))], names
+    fitting = [file for file in files if needed <= set(chain(*rows[file][:1]))]
+    if choices and not fitting:
+        raise UserError(f"{', '.join(files[:3])}: no file has {' and '.join(sorted(needed))} in its first row.")
+    return choices, fitting, names
 
 
 def forms_of(rows: Sequence[Mapping]) -> dict[str, int]:

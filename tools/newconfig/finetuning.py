@@ -18,6 +18,7 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.corpus.parts import clean
 from tpulm.specs.causal_families import BYPASSING, TARGETS
+from tpulm.specs.published_models import name_of_preset
 from tpulm.specs.texts import GEMMA, PLAIN, chat_template_of
 from tpulm.tokenization.conversion import convert, sentencepiece_file
 
@@ -108,16 +109,17 @@ def find_base(model: str) -> Base:
         notes.append(f"{model} is pinned to its newest revision, {keys['revision']}")
     else:
         check_preset("--finetune", model)
-    if f"{model}_text" in preset_parameters():
-        raise UserError(f"--finetune is {model}, which also reads images; allowed: {model}_text, its part for text.")
+    text = f"{name_of_preset(model)}_text"
+    if text in preset_parameters():
+        raise UserError(f"--finetune is {model}, which also reads images; allowed: {text}, its part for text.")
     here = (folder / "config.json").is_file()
     path = re.sub(r"(/preset|/model|/\d+)+/?$", "", os.path.abspath(model) if here else model)
     name = re.sub("[^a-z0-9_-]+", "-", Path(path).name.lower()).strip("-_")[:64]
     base = Base(keys, name, folder if here else None, notes)
     if base_backbone(base.place) is UNKNOWN:
         raise UserError(
-            f"--finetune is {model}, a model of a family or of sizes that are not known here; allowed: Gemma, Llama, "
-            "Mistral or Qwen."
+            f"--finetune is {model}, a model of a family or of sizes that are not known here; allowed: Gemma, GPT-2, "
+            "Llama, Mistral, Qwen or SmolLM3."
         )
     return base
 
@@ -226,5 +228,5 @@ def held_out_prompts(text: Text, most: int = 3) -> list[str]:
     recipe = {"seed": 0, "min_characters": 0}
     keys = clean([document for document, _ in pairs], recipe, Counter(), Counter())["key"].to_pylist()
     by_key = sorted(zip(keys, pairs, strict=True), key=lambda one: one[0])
-    prompts = dict.fromkeys(document[: spans[0][0]].rstrip(" ") for _, (document, spans) in by_key)
-    return [prompt for prompt in prompts if 0 < len(prompt) < 1000][:most]
+    prompts = list(filter(None, dict.fromkeys(text[: spans[0][0]].rstrip(" ") for _, (text, spans) in by_key)))
+    return ([prompt for prompt in prompts if len(prompt) < 1000] or sorted(prompts, key=len))[:most]

@@ -10,6 +10,7 @@ from string import Template
 from textwrap import wrap
 from typing import Any
 
+from ruamel.yaml import YAML
 from tpulm.core.bucket import remote
 
 from newconfig.finetuning import Base, held_out_prompts, run_of
@@ -48,14 +49,14 @@ def tuning_config_of(text: Text, base: Base, accelerator: str | None, run: str) 
     text.notes += base.notes
     if text.empty:
         text.notes.append(
-            f"of the rows that were read, {text.empty:,} have no text or no response; such rows are left out"
+            f"of the rows that were read, {text.empty:,} have no prompt or no response; such rows are left out"
         )
     if "messages" in text.source and not base.instructed:
         text.notes.append(f"{base.name} answers no messages yet; it learns the form of the chat template from the rows")
     if repeated := len(text.sample) - len(set(text.sample)):
         text.notes.append(f"rows that repeat others: {repeated:,}; all copies of a row are in one split")
     values |= said_of(text, f"{base.name} tuned on {run}", share) | {
-        "run": run,
+        "run": key_of(run),
         "keys": lines_of(base.keys, 4),
         "source": lines_of(text.source, 4),
         "prompts": f"[{SHORTER.join(map(quoted, held_out_prompts(text)))}]",
@@ -121,6 +122,11 @@ def seen_from(folder: Path, source: Mapping) -> dict:
 
     local = "preset" if os.path.isdir(source.get("preset", "")) else "files"
     return {key: moved(value) if key == local else value for key, value in source.items()}
+
+
+def key_of(name: str) -> str:
+    """Return a name as a key in YAML: in quotes if it would be a number, a date, or a word such as null."""
+    return name if isinstance(YAML(typ="safe", pure=True).load(name), str) else json.dumps(name)
 
 
 def quoted(value: object) -> str:

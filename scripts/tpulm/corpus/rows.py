@@ -1,7 +1,7 @@
 """Convert rows of tables to documents: the text of one column, a filled-in template, or a conversation.
 
-A document is a str, None for a row without text, or, where the responses count, a pair of the text and the characters
-of each response, as (start, stop).
+A document is a str, or None for a row without text. Where the responses count, it is a pair of the text and the
+characters of each response, as (start, stop), or None for a row without a prompt or a response.
 
 Jinja's sandbox renders chat templates with the options of transformers (transformers.utils.chat_template_utils), so
 that any tokenizer's template gives the same text. Only the clock, `strftime_now`, is not defined: templates then use
@@ -85,6 +85,8 @@ class Form:
         texts = [self.text(place, name, value) for name, value in zip(self.columns, values, strict=True)]
         if self.roles:
             said = dict(zip(self.columns, (text or "" for text in texts), strict=True))
+            if not said[self.roles["user"]].strip():
+                return None
             messages = [{"role": role, "content": said[column]} for role, column in self.roles.items()]
             # Some rows may have no instructions.
             messages = [message for message in messages if message["role"] != "system" or message["content"].strip()]
@@ -97,9 +99,9 @@ class Form:
         ]
         if "response" not in self.recipe:
             return prompt
-        answered = any(filled[field].strip() for _, field in self.templates[-1] if field)
+        whole = all(any(filled[field].strip() for _, field in parts if field) for parts in self.templates)
         text = prompt + response[0]
-        return (text, [(len(prompt), len(text))]) if answered else None
+        return (text, [(len(prompt), len(text))]) if whole else None
 
     def text(self, place: object, column: str, value: object) -> str | None:
         """Return the text of a value. Raises UserError for another type; templates and roles also take numbers."""
