@@ -228,5 +228,6 @@ def held_out_prompts(text: Text, most: int = 3) -> list[str]:
     recipe = {"seed": 0, "min_characters": 0}
     keys = clean([document for document, _ in pairs], recipe, Counter(), Counter())["key"].to_pylist()
     by_key = sorted(zip(keys, pairs, strict=True), key=lambda one: one[0])
-    prompts = list(filter(None, dict.fromkeys(text[: spans[0][0]].rstrip(" ") for _, (text, spans) in by_key)))
-    return ([prompt for prompt in prompts if len(prompt) < 1000] or sorted(prompts, key=len))[:most]
+    lowest = dict.fromkeys(text[: spans[0][0]].rstrip(" ") for _, (text, spans) in by_key[: 5 * most])
+    prompts = list(filter(None, lowest))
+    return sorted(prompts, key=lambda prompt: len(prompt) >= 1000)[:most]  # short ones first
