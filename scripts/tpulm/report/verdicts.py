@@ -194,9 +194,10 @@ class Course:
         return None if len(losses) < 2 else 1 - losses[-1] / losses[-2]
 
     def times(self, ratio: float) -> int:
-        """Return the factor of steps by which the validation loss falls to 1 / `ratio`, at most MOST.
+        """Return by how many times the steps the validation loss falls to 1 / `ratio` at the earliest, at most MOST.
 
-        The loss falls with a power of the steps (Kaplan et al. 2020), here that between the last two checkpoints.
+        The loss falls with a power of the steps (Kaplan et al. 2020), at most that between the last two checkpoints,
+        where the learning rate may have decayed, and as long as there is more text to learn.
         """
         (before, higher), (after, lower) = list(self.held_out.items())[-2:]
         power = math.log(higher / lower) / math.log(after / before)
@@ -250,7 +251,7 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any], lead: f
     times = course.times(lead) if falling and lead > 1 else MOST
     factor, reached = MANY if warning else TWICE, ""
     if times < MOST:
-        factor, reached = times, ", which reaches the 5-gram model if the loss goes on to fall so"
+        factor, reached = times, "; by this fall, the 5-gram model is not reached in fewer"
     longer = f"{LONGER}, such as {run['key']}.steps: {factor * last} instead of {last}{reached}"
     if falling:
         fell = f"The validation loss was still falling, by {change:.1%} between the last two checkpoints"
