@@ -376,7 +376,8 @@ TUNED = [
     (questions, "gemma3_instruct_1b", "v5e-8"), (questions, "gemma2_instruct_27b_en", "v5e-8"),
     (questions, "my-llama", None), (prompts_of_base, "gemma2_2b_en", "l4:1"),
     (instructions_with_input, "gemma_instruct_2b_en", "v5e-1"), (answered_in_turns, "gemma3_instruct_270m", None),
-    (one_column, "qwen3_8b_en", "v6e-8"), (long_questions, "gemma3_instruct_270m", "v5e-1"), (prompts_of_base, "gemma4_31b", "v5e-8"),
+    (one_column, "qwen3_8b_en", "v6e-8"), (long_questions, "gemma3_instruct_270m", "v5e-1"),
+    (prompts_of_base, "gemma4_31b", "v5e-8"),
 ]  # fmt: skip
 
 
