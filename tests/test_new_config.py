@@ -9,6 +9,7 @@ import pydoc
 import random
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 
@@ -435,6 +436,8 @@ def chat_of(text):
             'pipes.csv has the columns "question|answer", which are not the names ',
         ),
         (["qa.csv", "--finetune", "gemma3_1b", "--accelerator", ""], "--accelerator is empty; allowed: "),
+        (["qa.csv", "--finetune", "pointer"], "pointer/tokenizer.json is no JSON of a tokenizer; with Git LFS, "),
+        (["qa.csv", "--finetune", "newer"], "newer/tokenizer.json cannot be read by the library tokenizers ("),
         (["names.csv", "--finetune", "gemma3_1b"], "names.csv has no rows; allowed: files with rows."),
         (
             ["german.csv", "--finetune", "gemma3_1b"],
@@ -454,6 +457,10 @@ def chat_of(text):
 def test_what_cannot_be_finetuned_ends_in_a_sentence(write, tmp_path, arguments, sentence):
     questions(tmp_path)
     (tmp_path / "empty.csv").write_text("")
+    llama(tmp_path)
+    for name, content in {"pointer": "version https://git-lfs.github.com/spec/v1\n", "newer": '{"model": {}}'}.items():
+        shutil.copytree(tmp_path / "my-llama", tmp_path / name)
+        (tmp_path / name / "tokenizer.json").write_text(content)
     (tmp_path / "pipes.csv").write_text("question|answer\n" + "".join(f"Who is {n}?|I am.\n" for n in range(30)))
     (tmp_path / "names.csv").write_text("question,answer\n")
     (tmp_path / "german.csv").write_text(

@@ -65,6 +65,10 @@ def test_names_that_snakemake_cannot_read_are_refused(tmp_path):
 def test_a_file_from_the_future_is_refused():
     os.utime("a.txt", (2e9, 2051222400))
     assert "a.txt is dated 2035-01-01" in refused("*.txt") and "touch a.txt" in refused("a.txt")
+    os.utime("a.txt")
+    os.symlink("a.txt", "link.txt")
+    os.utime("link.txt", (2051222400, 2051222400), follow_symlinks=False)
+    assert "link.txt is dated 2035-01-01" in refused("link.txt") and "touch -h link.txt" in refused("link.txt")
     os.utime("a.txt", (2e9, time.time() + 3600))
     assert "touch a.txt" in refused("a.txt")
 

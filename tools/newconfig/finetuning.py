@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from tpulm.config.checks import check_preset
 from tpulm.config.model_sizes import STORED, UNKNOWN, ModelSize, base_backbone, base_size, preset_parameters
 from tpulm.core.accelerators import GIB
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, first_line
 from tpulm.core.files import read_json
 from tpulm.corpus.parts import clean
 from tpulm.specs.causal_families import BYPASSING, TARGETS
@@ -90,13 +90,30 @@ class Base:
 
     def tokens(self) -> tuple[Callable[[str], int], str]:
         """Return what counts the tokens of a text, and how it does so, in words."""
+        file = (self.folder or Path()) / "tokenizer.json"
         if self.folder and sentencepiece_file(self.folder):
             tokenizer = convert(self.folder)
-        elif (file := (self.folder or Path()) / "tokenizer.json").is_file() and "class_name" not in read_json(file):
-            tokenizer = Tokenizer.from_file(str(file))
+        elif file.is_file() and "class_name" not in content_of(file):
+            tokenizer = opened(file)
         else:  # Gemma's pieces of English have 4 bytes
             return lambda text: -(-len(text.encode()) // 3) + 2, "3 bytes a token, because its tokenizer is not here"
         return lambda text: len(tokenizer.encode(text).ids), "by its tokenizer"
+
+
+def content_of(file: Path) -> dict[str, Any]:
+    """Return the content of a tokenizer.json. Raises UserError for another file, such as a pointer of Git LFS."""
+    try:
+        return dict(read_json(file))
+    except (ValueError, TypeError):
+        raise UserError(f"{file} is no JSON of a tokenizer; with Git LFS, `git lfs pull` fetches it.") from None
+
+
+def opened(file: Path) -> Tokenizer:
+    """Return the tokenizer of a tokenizer.json. Raises UserError for one that the library cannot read."""
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises no type of its own
+        raise UserError(f"{file} cannot be read by the library tokenizers ({first_line(error)}).") from None
 
 
 def find_base(model: str) -> Base:

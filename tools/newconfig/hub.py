@@ -38,8 +38,7 @@ def read_dataset(address: str) -> tuple[dict, list[dict], list[dict], float]:
     except Exception as error:  # network, credentials, no such dataset or configuration, files that cannot be read
         if answer := answer_of(error):
             raise UserError(f"PATH is {address}, {answer}.") from None
-        said = " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
-        raise UserError(f"{address} cannot be read ({said}); allowed: {ALLOWED}.") from None
+        raise UserError(f"{address} cannot be read ({hub.reason_of(error)}); allowed: {ALLOWED}.") from None
     keys = {"source": "hub", "dataset": dataset, "name": name, "revision": told.sha, "splits": splits}
     return {key: value for key, value in keys.items() if value}, rows, test, share
 

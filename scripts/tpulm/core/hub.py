@@ -42,19 +42,23 @@ def fetch(address: str, revision: str | None, source: str, patterns: list[str] |
 
 def not_fetched(source: str, error: Exception) -> UserError:
     """Return the UserError that says why a download failed, and what helps."""
-    import requests
-
     if answer := answer_of(error):
         return UserError(f"{source}, {answer}.")
-    said = f"{type(error).__name__}: {first_line(error)}"
-    # A library prints these as it holds them, with names of its own.
-    if type(error) is requests.ConnectionError:
-        said = "its hub cannot be reached"
     return UserError(
-        f"{source}, which could not be downloaded ({said}); it needs the network "
+        f"{source}, which could not be downloaded ({reason_of(error)}); it needs the network "
         "or a copy in the cache and, where it is not public or asks for terms, accepted terms and HF_TOKEN, or "
         "KAGGLE_USERNAME and KAGGLE_KEY."
     )
+
+
+def reason_of(error: Exception) -> str:
+    """Return in a line why something was not downloaded, for an error that `answer_of` does not know."""
+    import requests
+
+    # Its text is a chain of objects of two libraries.
+    if type(error) is requests.ConnectionError:
+        return "its hub cannot be reached"
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def dataset_error(name: str, revision: str | None, error: Exception) -> Exception:

@@ -56,12 +56,14 @@ def check_file(key: str, path: str) -> None:
     except UnicodeEncodeError:
         name = path.encode(errors="surrogateescape").decode(errors="backslashreplace")
         raise UserError(f"{key}: the name {name} is not in UTF-8; allowed: names in UTF-8.") from None
-    if not bucket.remote(path) and os.path.getmtime(path) > time.time() + SLACK:
-        date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(os.path.getmtime(path)))
-        raise UserError(
-            f"{key}: {path} is dated {date}, so everything that is made from it would be older; to date it today: "
-            f"touch {shlex.quote(path)}."
-        )
+    # Snakemake takes the later date of a symbolic link and of the file that it leads to.
+    for option, status in () if bucket.remote(path) else (("", os.stat(path)), ("-h ", os.lstat(path))):
+        if status.st_mtime > time.time() + SLACK:
+            date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(status.st_mtime))
+            raise UserError(
+                f"{key}: {path} is dated {date}, so everything that is made from it would be older; to date it today: "
+                f"touch {option}{shlex.quote(path)}."
+            )
 
 
 def paths_matching(pattern: str) -> Iterator[str]:

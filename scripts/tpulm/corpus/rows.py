@@ -10,6 +10,7 @@ their default date.
 
 import contextlib
 import json
+import math
 import re
 import signal
 import threading
@@ -99,15 +100,15 @@ class Form:
         ]
         if "response" not in self.recipe:
             return prompt
-        whole = all(any(filled[field].strip() for _, field in parts if field) for parts in self.templates)
+        answered = any(filled[field].strip() for _, field in self.templates[-1] if field)
         text = prompt + response[0]
-        return (text, [(len(prompt), len(text))]) if whole else None
+        return (text, [(len(prompt), len(text))]) if answered and prompt.strip() else None
 
     def text(self, place: object, column: str, value: object) -> str | None:
         """Return the text of a value. Raises UserError for another type; templates and roles also take numbers."""
         filled = self.templates or self.roles
         if filled and isinstance(value, int | float):
-            value = str(value)
+            value = None if math.isnan(value) else str(value)  # as pandas writes a missing value
         if value is not None and not isinstance(value, str):
             allowed = "text or a number" if filled else "text"
             key = self.columns[column]
