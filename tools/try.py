@@ -9,8 +9,8 @@
 A masked model fills in the [MASK] of a prompt, with the probability of each of five answers; a causal model (base,
 finetuned, or an adapter on its base) continues it, sampled as `generation` of its config says, or with the defaults
 where that config is not given. With --chat, a prompt is a message to a model that was trained on questions and
-answers: it gets their template, and the answer alone is printed. What is piped in is one prompt, of any number of
-lines. At the terminal, a line that ends with a backslash goes on in the next one. The model runs on the CPU, beside a
+answers: it gets their template, and the answer alone is printed. Piped input is one prompt, of any number of lines.
+At the terminal, a line that ends with a backslash goes on in the next one. The model runs on the CPU, beside a
 training that has the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise.
 """
 
@@ -141,14 +141,13 @@ def opened(asked: argparse.Namespace) -> Ask:
     results, run, config = place_of(asked.run, asked.configfile, asked.results)
     stage, name = choose_model(run, models(results), results)
     folders = folders_of(stage, name, results, config)
-    if asked.chat and stage == "mlm":
-        raise UserError(f"--chat is for causal models; {stage}/{name} is a masked model.")
     if stage == "mlm":
+        if asked.chat:
+            raise UserError(f"--chat is for causal models; mlm/{name} is a masked model.")
         return masked(folders.model, asked.prompt or [])
     given = {key: getattr(asked, key) for key in (*LIMITS, *OTHERS) if getattr(asked, key) is not None}
-    text = config.get(*("corpus", {}) if stage == "base" else ("finetune", {}))
-    template = template_of(folders, text.get("text", {}) if stage == "finetune" else text) if asked.chat else None
-    return causal(folders, sampling_in(config, given), template)
+    text = config.get("corpus", {}) if stage == "base" else config.get("finetune", {}).get("text", {})
+    return causal(folders, sampling_in(config, given), template_of(folders, text) if asked.chat else None)
 
 
 def main() -> None:
