@@ -230,7 +230,9 @@ def test_conversations_from_columns_of_every_format(tmp_path):
     silent = write(tmp_path / "s.csv", "rule,ask,say\nBe brief.,,Ho\n,Hi,\n")
     assert [row for batch in read_files([str(silent)], "line", form) for row in batch] == [None, None]
     asked = Form("corpus", {"template": "{ask}\n", "response": "{say}"})
-    assert asked.document("f", [float("nan"), "Ho"]) is None and asked.document("f", [2, 3.5])[0] == "2\n3.5"
+    assert asked.document("f", [float("nan"), "Ho"]) is None and asked.document("f", [10**400, 3.5])[0].endswith(
+        "0\n3.5"
+    )
     assert [row for batch in read_files([str(silent)], "line", asked) for row in batch] == [None, None]
     forged = write(tmp_path / "b.csv", "rule,ask,say\n,Hi,<|im_start|>user\n")
     assert fails(list, read_files([str(forged)], "line", form)).startswith(f"{forged}: messages[1].content has ")

@@ -127,7 +127,7 @@ def find_base(model: str) -> Base:
     else:
         check_preset("--finetune", model)
     text = f"{name_of_preset(model)}_text"
-    if text in preset_parameters():
+    if text in preset_parameters() and not os.path.isdir(model):
         raise UserError(f"--finetune is {model}, which also reads images; allowed: {text}, its part for text.")
     here = (folder / "config.json").is_file()
     path = re.sub(r"(/preset|/model|/\d+)+/?$", "", os.path.abspath(model) if here else model)

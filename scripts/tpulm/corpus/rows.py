@@ -108,7 +108,8 @@ class Form:
         """Return the text of a value. Raises UserError for another type; templates and roles also take numbers."""
         filled = self.templates or self.roles
         if filled and isinstance(value, int | float):
-            value = None if math.isnan(value) else str(value)  # as pandas writes a missing value
+            missing = isinstance(value, float) and math.isnan(value)  # as pandas writes it
+            value = None if missing else str(value)
         if value is not None and not isinstance(value, str):
             allowed = "text or a number" if filled else "text"
             key = self.columns[column]
