@@ -164,7 +164,7 @@ WRONG_FILES = [
     ("none.parquet", b"", " is empty", "Parquet"),
     ("bad.parquet", b"text\n" * 9, "", "Parquet"),
     ("semicolons.csv", b"id;text\n1;some\n", "", "corpus.column", "id;text", "commas"),
-    ("ragged.csv", b"text\na\nb,c\n", "", "CSV", "line 3"),
+    ("ragged.csv", b"text\na\nb,c\n", ", line 3,", "2 fields"),
     ("more.csv", b"text\na,b\n", ", line 2,"),
     ("text.jsonl", b'{"text": "a"}\nhello\n', ", line 2,", "JSON"),
     ("text.json", b"hello\n", "", "JSON"),

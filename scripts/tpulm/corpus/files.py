@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import shutil
+import sys
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -118,7 +119,7 @@ def read_files(files: Sequence[str], sample_by: str, form: Form, piece: Piece = 
                 yield from read_file(file, sample_by, form, piece)
             except UserError:
                 raise
-            except Exception as error:  # whatever pandas, pyarrow and the codecs raise
+            except Exception as error:  # whatever pyarrow and the codecs raise
                 raise mistake(file, error) from error
 
 
@@ -191,21 +192,37 @@ def opened(file: str) -> IO[bytes]:
 
 
 def read_csv(file: str, form: Form) -> Documents:
-    """Yield the documents of a CSV file. "NA" and "001" stay text."""
-    import pandas
-
+    """Yield the documents of a CSV file. A row that is too short has no text in its last columns."""
     with opened(file) as data:
         plain_text(file, data.read(LOOK).decode("utf-8", "ignore"))
+    csv.field_size_limit(sys.maxsize)
     with opened(file) as data:
-        form.check(file, list(pandas.read_csv(data, nrows=0)))
-    # All columns are read: otherwise a line with too many fields would pass.
-    options: dict[str, Any] = {"keep_default_na": False, "chunksize": BATCH}
-    options["dtype"] = dict.fromkeys(form.columns, object)
-    with opened(file) as data:
-        for frame in pandas.read_csv(data, **options):
-            if not isinstance(frame.index, pandas.RangeIndex):  # otherwise the first field would be lost
-                raise UserError(f"{file}, line 2, has more fields than line 1 has names; allowed: the same number.")
-            yield form.documents(file, [frame[column].tolist() for column in form.columns])
+        rows = csv.reader(io.TextIOWrapper(data, encoding="utf-8-sig", newline=""), strict=True)
+        line, batch = 1, []
+        try:
+            names = next(rows, [])
+            form.check(file, names)
+            places = [names.index(column) for column in form.columns]
+            line = rows.line_num + 1
+            for row in rows:
+                if len(row) > len(names):
+                    raise UserError(
+                        f"{file}, line {line}, has {len(row)} fields; allowed: the {len(names)} of line 1, in quotation "
+                        f"marks where they have commas."
+                    )
+                if row:
+                    batch.append(form.document(file, [row[place] if place < len(row) else None for place in places]))
+                if len(batch) == BATCH:
+                    yield batch
+                    batch = []
+                line = rows.line_num + 1
+        except csv.Error as error:
+            found = "is not closed" if "end of data" in str(error) else "has text after its pair"
+            raise UserError(
+                f"{file}, line {line}: a quotation mark {found}; allowed: pairs of them around a field, doubled within."
+            ) from None
+        if batch:
+            yield batch
 
 
 def read_parquet(file: str, form: Form) -> Documents:
@@ -294,22 +311,7 @@ def mistake(file: str, error: Exception) -> UserError:
         )
     except (EOFError, gzip.BadGzipFile, zlib.error):
         return UserError(f"{file} is not a complete gzip file.")
-    if kind == "csv" and "EOF inside string" in str(error):
-        return UserError(
-            f"{file}, line {line_of_open_quote(file)}: a quotation mark is not closed; allowed: pairs of them."
-        )
-    needed = "; allowed: fields that commas divide, in quotes where they have commas" if kind == "csv" else ""
-    return UserError(f"{file} is not a complete {format_name(file)} file: {first_line(error)}{needed}.")
-
-
-def line_of_open_quote(file: str) -> int:
-    """Return the line in which the last row of a CSV file begins, which has a quotation mark that is not closed."""
-    line = 1
-    with opened(file) as data, contextlib.suppress(csv.Error):
-        rows = csv.reader(io.TextIOWrapper(data, encoding="utf-8", newline=""), strict=True)
-        for _ in rows:
-            line = rows.line_num + 1
-    return line
+    return UserError(f"{file} is not a complete {format_name(file)} file: {first_line(error)}.")
 
 
 def plain_text(file: str, text: str) -> str:

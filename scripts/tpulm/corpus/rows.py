@@ -78,6 +78,10 @@ class Form:
                 spaces = any(str(name) != str(name).strip() for name in names)
                 shown = ", ".join(f'"{name}"' if spaces else str(name) for name in names)
                 raise UserError(f"{place} has no column {column} ({self.where}.{key}); found: {shown}.{more}")
+            if list(names).count(column) > 1:
+                raise UserError(
+                    f"{place} has {list(names).count(column)} columns {column} ({self.where}.{key}); allowed: 1."
+                )
 
     def document(self, place: object, values: Sequence[object]) -> Document:
         """Return the document of a row, given the values of its columns. Raises UserError for what is no text."""
