@@ -65,10 +65,15 @@ FILTERED = LISTED | {
     "filters": {"c4": {}, "gopher_quality": {}, "gopher_repetition": {}},
 }  # fmt: skip
 NAMED = {"source": "files", "files": {"train": ["text/a.txt"], "validation": ["text/b.txt"], "test": ["text/c.txt"]}}
-MIXED = {"sources": {"hub": HUB, "listed": {"source": "files", "files": ["text/*.txt"]}, "named": NAMED}}
-INFERENCE_MODELS = HUB | {"template": "{question}", "response": "{answer}"}
+ANSWERED = HUB | {"template": "{question}", "response": "{answer}"}
 CHATTED = HUB | {"messages": "talk"}
 CHAT = {"chat_template": "some/model", "chat_template_revision": A}
+MIXED = CHAT | {
+    "sources": {
+        "hub": HUB, "listed": {"source": "files", "files": ["text/*.txt"]}, "named": NAMED, "answered": ANSWERED,
+        "chatted": CHATTED,
+    }
+}  # fmt: skip
 LINEAR = {"shape": "linear", "warmup_steps": 2}
 
 JAX = {"mlm.runs.tiny.backend": "jax", "mlm.runs.tiny.host_device_count": 2}
@@ -109,18 +114,11 @@ TINY, SMALL, PYTHON = "mlm.runs.tiny", "base.small", "finetune.runs.python"
 # States in which everything is up to date: the config of `trained` with keys replaced.
 STATES = {
     "trained": {},
-    "listed": {"corpus": LISTED, "finetune.text": LISTED},
     "named": {"corpus": NAMED, "finetune.text": NAMED},
     "filtered": {"corpus": FILTERED, "finetune.text": FILTERED},
-    "asked": {"corpus": INFERENCE_MODELS, "finetune.text": {"sources": {"one": INFERENCE_MODELS}}},
-    "answered": {"corpus": {"sources": {"one": INFERENCE_MODELS}}, "finetune.text": INFERENCE_MODELS},
-    "chatted": {"corpus": CHATTED | CHAT, "finetune.text": CHAT | {"sources": {"one": CHATTED}}},
-    "talked": {"corpus": CHAT | {"sources": {"one": CHATTED}}, "finetune.text": CHATTED | CHAT},
+    "asked": {"corpus": ANSWERED, "finetune.text": CHATTED | CHAT},
+    "chatted": {"corpus": CHATTED | CHAT, "finetune.text": ANSWERED},
     "mixed": {"corpus": MIXED, "finetune.text": MIXED},
-    "fetched": {
-        "corpus": HUB, "finetune.text": HUB, "tokenizer": {"pretrained": "some/tokenizer", "revision": A},
-        "base": {"small": {"preset": "hf://some/base", "revision": A}},
-    },
     "alone": {
         **dict.fromkeys(("corpus", "tokenizer", "tfrecords", "mlm"), DELETE),
         "base": {"small": {"preset": "hf://some/base", "revision": A}},
@@ -133,26 +131,23 @@ STATES = {
         "finetune.runs.python.mesh": [1, -1],
         "base.given": {"preset": "hf://some/base", "revision": A},
     },
-    "compared": {"tokenizer.compare_with.other": {"pretrained": "some/tokenizer", "revision": A}},
     "shards": {"tokenizer": {"pretrained": "some/tokenizer", "revision": A}, "tfrecords": FILED},
-    "jax": JAX,
-    "continued": {"finetune.runs.second": SECOND | {"init": "python"}},
     "elsewhere": {
         "tokenizer": {"pretrained": "some/model", "revision": A},
         "mlm.runs.tiny.model": DELETE, "mlm.runs.tiny.init": {"pretrained": "some/model", "revision": A},
         "mlm.runs.asked": {"pretrained": "some/other", "revision": A},
     },
-    "posed": {
-        "evaluation.harness": {"own": {"file": "text/task.yaml"}, "known": {"task": "piqa", "revision": A}},
-    },
     "tasks": {"evaluation.tasks": TASKS},
-    "paired": {
+    "more": {
+        "tokenizer.compare_with.other": {"pretrained": "some/tokenizer", "revision": A},
+        "finetune.runs.second": SECOND | {"init": "python"},
+        "evaluation.harness": {"own": {"file": "text/task.yaml"}, "known": {"task": "piqa", "revision": A}},
         "evaluation.pairs.sets": {
             "mine": {"files": ["text/pairs.jsonl"]},
             "theirs": {"dataset": "some/set", "name": "one", "revision": A, "split": "test"},
-        }
+        },
     },
-    "adafactor": JAX | {f"{run}.optimizer": {"name": "adafactor"} for run in (TINY, SMALL, PYTHON)},
+    "jax": JAX | {f"{run}.optimizer": {"name": "adafactor"} for run in (TINY, SMALL, PYTHON)},
 }  # fmt: skip
 
 
@@ -207,27 +202,25 @@ OTHER_OPTIONS = {
 }  # fmt: skip
 
 
-def rows_of_text(text, collection, source, states):
+def rows_of_text(text, collection, source, asked, chatted):
     """Yield the rows of a text.
 
-    source  one that it has not in `trained`
-    states  those in which it is a source with a template, several, a source of conversations, several
+    source          one that it has not in `trained`
+    asked, chatted  states in which it is a source with a template, and one of conversations
     """
-    asked, several_asked, chatted, several_chatted = states
-    parts = [f"read_part:{collection},0000{number}" for number in range(7)]
+    parts = [f"read_part:{collection},{number:05d}" for number in range(13)]
     three, template = " ".join(parts[:3]), f"fetch_chat_template:{collection}"
     assign, build = f"assign_splits:{collection}", f"build_corpus:{collection}"
     yield from rows_of("trained", text, parts[0], {"source": source, "seed": 1, "min_characters": 5})
     yield from rows_of("trained", text, assign, {"held_out.validation": 0.06, "held_out.test": 0.06})
     yield from rows_of("trained", text, build, {"max_documents": 5000})
-    yield from rows_of("listed", text, parts[0], {"files": ["text/a.txt"], "sample_by": "document", "column": "body"})
-    yield from rows_of("fetched", text, three, OTHER_SET)
-    # In MIXED, parts 0 to 2 are of hub, 3 of listed, 4 to 6 of named.
-    hub, listed, of_splits = (f"{text}.sources.{name}" for name in ("hub", "listed", "named"))
+    # In MIXED, parts 0 to 2 are of hub, 3 of listed, 4 to 6 of named, 7 to 9 of answered, 10 to 12 of chatted.
+    hub, listed, of_splits, answered, talked = (f"{text}.sources.{name}" for name in MIXED["sources"])
+    of_answered, of_talked = " ".join(parts[7:10]), " ".join(parts[10:])
     for number, (key, value) in enumerate(OTHER_SPLITS.items()):
         files = {key.replace("splits", "files"): ["text/d.txt"]}
         yield from rows_of("named", text, parts[number], files)
-        yield from rows_of("fetched", text, parts[number], {key: value})
+        yield from rows_of(asked, text, parts[number], {key: value})
         yield from rows_of("mixed", of_splits, parts[4 + number], files)
         yield from rows_of("mixed", hub, parts[number], {key: value})
     yield from rows_of("mixed", hub, three, OTHER_SET | {"column": "body"})
@@ -235,18 +228,19 @@ def rows_of_text(text, collection, source, states):
     yield from rows_of("mixed", listed, parts[3], {"files": ["text/a.txt"], "sample_by": "document"})
     yield f"{text}.sources.NAME.source", "mixed", listed, {"source": "python-docs"}, parts[3]
     other = {"template": "{other}", "response": "{other}"}
-    yield from rows_of(asked, text, three, other)
-    yield from rows_of(several_asked, f"{text}.sources.one", three, other)
+    yield from rows_of(asked, text, three, OTHER_SET | other)
+    yield from rows_of("mixed", answered, of_answered, other)
     yield from rows_of(chatted, text, three, {"messages": "other"})
-    yield from rows_of(several_chatted, f"{text}.sources.one", three, {"messages": "other"})
+    yield from rows_of("mixed", talked, of_talked, {"messages": "other"})
     columns = {"system": "rules", "user": "question", "assistant": "answer"}
-    for state, place in ((chatted, text), (several_chatted, f"{text}.sources.one")):
-        yield from ((named(f"{place}.messages.{role}"), state, f"{place}.messages", columns, three) for role in columns)
+    for state, place, jobs in ((chatted, text, three), ("mixed", talked, of_talked)):
+        yield from ((named(f"{place}.messages.{role}"), state, f"{place}.messages", columns, jobs) for role in columns)
     yield from rows_of(chatted, text, template, {"chat_template": "gemma"})
-    yield from rows_of(several_chatted, text, template, {"chat_template_revision": B})
+    yield from rows_of("mixed", text, template, {"chat_template_revision": B})
     other = {"ngram": 8, "files": ["text/c.txt"], "column": "body"}
     yield from rows_of("filtered", f"{text}.decontaminate", f"collect_ngrams:{collection}", other)
-    yield from rows_of("filtered", text, parts[0], OTHER_OPTIONS)
+    other = {"files": ["text/a.txt"], "sample_by": "document", "column": "body"}
+    yield from rows_of("filtered", text, parts[0], OTHER_OPTIONS | other)
 
 
 def rows_of_run(run, jobs, on_jax, jobs_on_jax):
@@ -259,9 +253,9 @@ def rows_of_run(run, jobs, on_jax, jobs_on_jax):
     for key in (*OTHER_PUBLISHED, "differs.NAME"):  # none is allowed alone
         yield f"{named(run)}.published.{key}", "trained", f"{run}.published", other, "compare_published"
     yield from rows_of(on_jax, run, "", {"profile.steps": [2, 4]})
-    yield from rows_of("adafactor", run, jobs_on_jax, OTHER_ADAFACTOR | {"optimizer.name": "lion"})
+    yield from rows_of("jax", run, jobs_on_jax, OTHER_ADAFACTOR | {"optimizer.name": "lion"})
     layout = {".*embeddings": [None, "model"]}
-    yield f"{named(run)}.layout.NAME", "adafactor", f"{run}.layout", layout, jobs_on_jax
+    yield f"{named(run)}.layout.NAME", "jax", f"{run}.layout", layout, jobs_on_jax
 
 
 def jobs_of_task(task, *steps, rule="train_task", weights=("pretrained", "random"), model="mlm/tiny"):
@@ -315,8 +309,8 @@ def rows_of_tasks():
 
 # (key of the schema, state, key of the config, new value, jobs); with None for the key, new values by key
 ROWS = [
-    *rows_of_text("corpus", "corpus", "python-source", ("asked", "answered", "chatted", "talked")),
-    *rows_of_text("finetune.text", "finetune-text", "python-docs", ("answered", "asked", "talked", "chatted")),
+    *rows_of_text("corpus", "corpus", "python-source", "asked", "chatted"),
+    *rows_of_text("finetune.text", "finetune-text", "python-docs", "chatted", "asked"),
     *rows_of_tasks(),
     *rows_of("trained", "", "", {"title": "Other words", "trackers": []}),
     *rows_of("trained", "", f"{MLM} {BASE}", {"cpu_threads": 2}),
@@ -331,13 +325,13 @@ ROWS = [
         "tokenizer.pre_tokenizer", "trained", "tokenizer",
         {"vocab_size": 2048, "model": "byte-level-bpe", "pre_tokenizer": "llama3"}, "train_tokenizer",
     ),
-    *rows_of("fetched", "tokenizer", "fetch_tokenizer:tokenizer", {"pretrained": "some/other", "revision": B}),
+    *rows_of("shards", "tokenizer", "fetch_tokenizer:tokenizer", {"pretrained": "some/other", "revision": B}),
     *rows_of(
-        "compared", "tokenizer.compare_with.other", "fetch_tokenizer:tokenizer/compared/other",
+        "more", "tokenizer.compare_with.other", "fetch_tokenizer:tokenizer/compared/other",
         {"pretrained": "some/other", "revision": B},
     ),
     *rows_of("trained", "tfrecords", RECORDS, {"packing": "pad", "sequence_length": 127}),
-    ("tfrecords.source", "fetched", "tfrecords", FILED, FETCHED_RECORDS),
+    ("tfrecords.source", "elsewhere", "tfrecords", FILED, FETCHED_RECORDS),
     *rows_of(
         "shards", "tfrecords.files", "fetch_shard:train,00003,00004",
         {"train": ["text/train-[0-2].tfrecord", "text/train-9.tfrecord"]},
@@ -435,7 +429,7 @@ ROWS = [
         f"{FINETUNE} export_finetune:python export_transformers:finetune,python -export_lora:python",
         {"method": "full"},
     ),
-    *rows_of("continued", "finetune.runs.second", FINETUNE.replace("python", "second"), {"init": DELETE}),
+    *rows_of("more", "finetune.runs.second", FINETUNE.replace("python", "second"), {"init": DELETE}),
     *rows_of(
         "alone", PYTHON, FINETUNE,
         {
@@ -474,17 +468,17 @@ ROWS = [
     ("generation.max_length", "trained", None,
      {"generation.max_length": 64, "generation.max_new_tokens": DELETE}, "generate:python"),
     *rows_of("trained", "generation", "", {"p": 0.8}),  # top_k does not read it
-    *rows_of("posed", "evaluation.harness.own", "read_harness_task:own", {"file": "text/other.yaml"}),
+    *rows_of("more", "evaluation.harness.own", "read_harness_task:own", {"file": "text/other.yaml"}),
     *rows_of(
-        "posed", "evaluation.harness.known", "read_harness_task:known",
+        "more", "evaluation.harness.known", "read_harness_task:known",
         {"task": "hellaswag", "revision": B, "limit": 9},
     ),
     *rows_of(
-        "posed", "evaluation.harness.known", "run_harness:known,base/small run_harness:known,finetune/python",
+        "more", "evaluation.harness.known", "run_harness:known,base/small run_harness:known,finetune/python",
         {"examples": 5, "max_length": 32},
     ),
     *rows_of(
-        "posed", "evaluation.harness.own",
+        "more", "evaluation.harness.own",
         "export_base_at_step:small,00000020 run_harness:own,base/small/00000020 "
         "run_harness:own,finetune/python/00000010 plot_checkpoints:base/small plot_checkpoints:finetune/python",
         {"checkpoints": "last"},
@@ -495,12 +489,12 @@ ROWS = [
         {"documents": 100, "characters": 500, "seed": 1},
     ),
     *rows_of("trained", "evaluation.text", "score_mlm:mlm/tiny", {"masked_documents": 9}),
-    *rows_of("answered", "evaluation.text", "generate:python", {"responses": 9}),
+    *rows_of("chatted", "evaluation.text", "generate:python", {"responses": 9}),
     *rows_of(
-        "paired", "evaluation.pairs.sets.mine", "fetch_pairs:mine",
+        "more", "evaluation.pairs.sets.mine", "fetch_pairs:mine",
         {"files": ["text/others.jsonl"], "phenomenon": "field"},
     ),
-    *rows_of("paired", "evaluation.pairs.sets.theirs", "fetch_pairs:theirs", OTHER_SET | {"split": "other"}),
+    *rows_of("more", "evaluation.pairs.sets.theirs", "fetch_pairs:theirs", OTHER_SET | {"split": "other"}),
     *rows_of("trained", "evaluation.overlap", OVERLAPS, {"ngram": 8}),
     # No plan is an input of anything that is trained; archives, publishing and comparing have targets of their own.
     *rows_of(
@@ -667,25 +661,37 @@ def apart(row):
     return key if isinstance(value, dict) or schema_key.endswith(("optimizer.name", "tasks.NAME.files")) else ""
 
 
-# Rows that are changed together: of a state, where they reach the same jobs, or parts of the same text.
-GROUPS = defaultdict(list)
+def together(rows, graph):
+    """Return lists of rows of one section that are changed together: of those that only reach jobs of the graph, one.
+
+    Others are together where they reach the same jobs.
+    """
+    present, groups = graph.keys() | set().union(*graph.values()), defaultdict(list)
+    for row in rows:
+        jobs = frozenset(row[4].split())
+        groups[apart(row), jobs - present and jobs].append(row)
+    return groups.values()
+
+
+# Rows by their state and by the section of the config.
+SECTIONS = defaultdict(list)
 for row in ROWS:
-    GROUPS[row[1], frozenset(re.sub(r"(read_part:.*),\d+$", r"\1", job) for job in row[4].split()), apart(row)].append(
-        row
-    )
+    SECTIONS[row[1], re.match(r"(finetune\.\w+|evaluation\.\w+|\w+)?", row[0])[0]].append(row)
 
 
-@pytest.mark.parametrize("rows", GROUPS.values(), ids=[f"{rows[0][0]} in {rows[0][1]}" for rows in GROUPS.values()])
-def test_a_changed_key_reruns_just_what_it_decides(in_state, rows):
-    """All rows together rerun no more than each; each does, by what the reasons tell, or else by a run of its own."""
-    workflow = in_state(rows[0][1])
-    texts = {row[4]: followed(workflow.graph, row[4]) for row in rows}
-    found, reached = after(workflow, rows), {job for text in texts for job in text.split()}
-    assert {*found} == set.union(*texts.values())
-    changes = {repr(row[2:4]): row for row in rows}.values()
-    for row in changes if reached and len(changes) > 1 else ():
-        if {job for job in reached if tells(found.get(job, ""), row)} != {*row[4].split()}:
-            assert {*after(workflow, [row])} == texts[row[4]], row[0]
+@pytest.mark.parametrize("state, section", SECTIONS, ids=lambda value: value)
+def test_a_changed_key_reruns_just_what_it_decides(in_state, state, section):
+    """Rows together rerun no more than each; each does, by what the reasons tell, or else by a run of its own."""
+    workflow = in_state(state)
+    for rows in together(SECTIONS[state, section], workflow.graph):
+        texts = {row[4]: followed(workflow.graph, row[4]) for row in rows}
+        found, reached = after(workflow, rows), {job for text in texts for job in text.split()}
+        assert {*found} == set.union(*texts.values()), [row[0] for row in rows]
+        changes = {repr(row[2:4]): row for row in rows}.values()
+        for row in changes if reached and len(changes) > 1 else ():
+            if {job for job in reached if tells(found.get(job, ""), row)} != {*row[4].split()}:
+                print("ALONE",row[0],row[1])
+                assert {*after(workflow, [row])} == texts[row[4]], row[0]
 
 
 @pytest.fixture
@@ -809,7 +815,7 @@ def test_a_shard_with_other_bytes_reruns_nothing_and_is_reported(built):
 
 
 def test_a_line_added_to_one_text_file(in_state, tmp_path):
-    graph, workflow = in_state("listed").graph, copied(in_state("listed"), tmp_path)
+    graph, workflow = in_state("filtered").graph, copied(in_state("filtered"), tmp_path)
     append(workflow / "text/b.txt", "one more line\n")
     parts = "read_part:corpus,00000 read_part:finetune-text,00000"
     assert listed(workflow, "--configfile", "state.yaml") == followed(graph, parts)

@@ -207,8 +207,8 @@ def read_csv(file: str, form: Form) -> Documents:
             for row in rows:
                 if len(row) > len(names):
                     raise UserError(
-                        f"{file}, line {line}, has {len(row)} fields; allowed: the {len(names)} of line 1, in quotation "
-                        f"marks where they have commas."
+                        f"{file}, line {line}, has {len(row)} fields; allowed: the {len(names)} of line 1, in "
+                        f"quotation marks where they have commas."
                     )
                 if row:
                     batch.append(form.document(file, [row[place] if place < len(row) else None for place in places]))
