@@ -43,9 +43,9 @@ lint: setup-tests
 	PYTHONPATH=scripts .venv/bin/lint-imports
 	.venv/bin/mypy
 
-# While you work, some minutes: lint, types, and the tests that import neither TensorFlow nor JAX.
+# While you work, some minutes: lint, types, and the quick tests that import no TensorFlow and train nothing.
 check: lint
-	.venv/bin/pytest -m unit
+	.venv/bin/pytest -m "unit and not long"
 
 # Everything that a user relies on.
 test: lint

@@ -183,7 +183,7 @@ def names(nodeid: str) -> tuple[str, str]:
     path, _, test = nodeid.partition("::")
     name = Path(path).stem.removeprefix("test_")
     if test.startswith("test_a_changed_key_"):  # of each half, a process has the states to begin from
-        name = "keys_of_texts" if re.search(r"of_a_text|\[(corpus|finetune\.text)\b", test) else "keys_of_runs"
+        name = "keys_of_texts" if re.search(r"-(corpus|finetune\.text)\]", test) else "keys_of_runs"
     name = TOGETHER.get(name, name)
     return nodeid if name in APART else name, name
 
@@ -209,7 +209,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Hold `make check` to its promise: TensorFlow takes seconds to import, and no unit test needs it."""
-    if item.config.option.markexpr == "unit" and sys.modules.get("tensorflow"):
+    if item.config.option.markexpr.startswith("unit") and sys.modules.get("tensorflow"):
         pytest.fail("tensorflow was imported: by this test, or by a file of tests when it was collected")
 
 
