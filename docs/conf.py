@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 CITATION = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
@@ -20,3 +21,27 @@ nb_execution_mode = "off"  # a notebook does the whole example run; the tests ex
 copybutton_prompt_text = "$ "
 copybutton_line_continuation_character = "\\"
 copybutton_here_doc_delimiter = "END"
+
+# Links name files of the repository, so that they also work where a forge shows a page. Here, they lead to the page that
+# is made of the file.
+MADE_OF = {
+    "schemas/config.schema.yaml": "reference/config.md",
+    "profiles/slurm/README.md": "guides/slurm.md",
+    "profiles/tpu-vm/README.md": "guides/tpu-vms.md",
+    "profiles/gke/README.md": "guides/gke.md",
+    "profiles/gcs/README.md": "guides/buckets.md",
+    "ARCHITECTURE.md": "development/architecture.md",
+    "CONTRIBUTING.md": "development/contributing.md",
+}
+LINK = re.compile(rf"\]\((?:\.\./)+({'|'.join(map(re.escape, MADE_OF))})(?=[)#])")
+
+
+def to_pages(app: Any, *read: Any) -> None:
+    """Replace the files that links name by their pages; the text of a page is the last argument."""
+    read[-1][0] = LINK.sub(lambda found: f"](/{MADE_OF[found[1]]}", read[-1][0])
+
+
+def setup(app: Any) -> None:
+    """Have links replaced in every page, and in every file that a page includes."""
+    app.connect("source-read", to_pages)
+    app.connect("include-read", to_pages)
