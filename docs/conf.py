@@ -7,7 +7,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 CITATION = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
-project = "Language models on TPUs with Snakemake"
+project = "tpulm"
 author = "the authors"
 release = re.search(r"^version: (\S+)$", CITATION, re.M)[1]
 extensions = ["myst_nb", "sphinx_copybutton"]
@@ -22,8 +22,8 @@ copybutton_prompt_text = "$ "
 copybutton_line_continuation_character = "\\"
 copybutton_here_doc_delimiter = "END"
 
-# Links name files of the repository, so that they also work where a forge shows a page. Here, they lead to the page that
-# is made of the file.
+# Links name files of the repository, so that they also work where a forge shows a page. In the built documentation, they
+# lead to the page that is made of the file.
 MADE_OF = {
     "schemas/config.schema.yaml": "reference/config.md",
     "profiles/slurm/README.md": "guides/slurm.md",

@@ -1,6 +1,6 @@
 """Judge each model in a sentence or two: what it is better and worse than, and what to do next.
 
-The tokenizer and the records are judged only if they are unusual. The guide "Evaluation" of the docs lists the rules.
+The tokenizer and the records are judged only if they are unusual. docs/verdicts.md lists the rules.
 """
 
 import math
