@@ -32,6 +32,13 @@ MADE_OF = {
     "profiles/gcs/README.md": "guides/buckets.md",
     "ARCHITECTURE.md": "development/architecture.md",
     "CONTRIBUTING.md": "development/contributing.md",
+    "benchmarks/results/data.md": "benchmarks/index.md#data-preparation",
+    "benchmarks/results/vocabularies.md": "benchmarks/index.md#vocabularies",
+    "benchmarks/results/steps.md": "benchmarks/index.md#training-steps",
+    "benchmarks/results/plan_table.md": "benchmarks/index.md#estimates-of-plans",
+    "benchmarks/results/gpu.md": "benchmarks/index.md#training-on-a-gpu",
+    "benchmarks/results/utilisation.md": "benchmarks/index.md#utilisation-of-a-tpu",
+    "benchmarks/results/recipes.md": "benchmarks/index.md#plans-of-the-recipes",
 }
 LINK = re.compile(rf"\]\((?:\.\./)+({'|'.join(map(re.escape, MADE_OF))})(?=[)#])")
 
