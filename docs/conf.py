@@ -22,8 +22,8 @@ copybutton_prompt_text = "$ "
 copybutton_line_continuation_character = "\\"
 copybutton_here_doc_delimiter = "END"
 
-# Links name files of the repository, so that they also work where a forge shows a page. In the built documentation, they
-# lead to the page that is made of the file.
+# Links name files of the repository, so that they also work where a forge shows a page. In the built pages, they lead
+# to the pages that are made of these files.
 MADE_OF = {
     "schemas/config.schema.yaml": "reference/config.md",
     "profiles/slurm/README.md": "guides/slurm.md",
