@@ -270,9 +270,9 @@ def main() -> None:
     name = f"{trained_on:.0f} MB of documents to a Unigram vocabulary of {VOCABULARY:,}; `tokenizers`"
     write(
         [
-            f"{machine()}, Python {platform.python_version()}. Each time is by the clock, then CPU time of all "
-            "processes; the first row has the medians of "
-            f"{arguments.runs} runs by turns, lowest and highest in brackets, the others one run each.",
+            f"{machine()}, Python {platform.python_version()}. Each cell has the wall time and the CPU time of "
+            "all processes. The first row has the medians of "
+            f"{arguments.runs} alternating runs, with the lowest and highest in brackets. The other rows have one run.",
             "",
             "| from; beside it | this workflow | beside it | ratios | aim |",
             "| --- | --- | --- | --- | --- |",

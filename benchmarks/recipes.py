@@ -276,7 +276,7 @@ def write_table() -> None:
     if len(lines) == 2:
         lines = ["None of them has been compiled yet."]
     if starred:
-        lines += ["", "\\* Of two programs of few layers: each layer adds the same."]
+        lines += ["", "\\* Computed from two programs with few layers, because each layer adds the same."]
     for reason, recipes in missing.items():
         said = [f"{name} ({', '.join(dict.fromkeys(slices))})" for name, slices in recipes.items()]
         lines += ["", f"Without a plan here, {reason}: {', '.join(said)}."]

@@ -1,4 +1,4 @@
-"""The model FLOPs utilization (MFU) that plans reach, beside what is aimed at, and what bounds a step.
+"""The model FLOPs utilisation (MFU) that plans reach, beside what is aimed at, and what bounds a step.
 
     python benchmarks/utilisation.py compile [RUN-SLICE ...] [--before] [--layers 1 3] [--texts FOLDER]
     python benchmarks/utilisation.py table

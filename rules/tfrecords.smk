@@ -118,7 +118,7 @@ rule merge_manifest:
 
 
 rule count_tokens:
-    """Count the tokens of training text: what baselines of models predict by."""
+    """Count the tokens of the training text, for the baseline of token frequencies."""
     input:
         records=lambda w: in_place(RECORDS[w.records].manifest),
     output:

@@ -216,8 +216,8 @@ def check_devices(resources: Mapping, number: int, kind: str) -> None:
     if not fits or number != expected:
         raise UserError(
             f"{resources['run_key']}.resources.accelerator is {requested}, which is {expected} device(s), but this job "
-            f"found {number} device(s) ({kind}); allowed: that accelerator, with the packages for it (where there are "
-            "more GPUs, CUDA_VISIBLE_DEVICES names those to use), or the config without the key. "
+            f"found {number} device(s) ({kind}). Use a machine with this accelerator and its packages, or remove the "
+            "key. If there are more GPUs, CUDA_VISIBLE_DEVICES selects those to use. "
             f"{ANY_DEVICES}=1 in the environment trains on any devices."
         )
 

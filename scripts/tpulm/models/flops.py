@@ -1,4 +1,4 @@
-"""Compute the minimum FLOPs of a training step, for the model FLOPs utilization (MFU).
+"""Compute the minimum FLOPs of a training step, for the model FLOPs utilisation (MFU).
 
 Needs tpulm.training.runtime.start first.
 """

@@ -1,6 +1,6 @@
 """Judge each model in a sentence or two: what it is better and worse than, and what to do next.
 
-The tokenizer and the records are judged only if they are unusual. The guide "Evaluation" of the docs lists the rules.
+The tokenizer and the records are judged only if they are unusual. docs/verdicts.md lists the rules.
 """
 
 import math
@@ -251,7 +251,7 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any], lead: f
     times = course.times(lead) if falling and lead > 1 else MOST
     factor, reached = MANY if warning else TWICE, ""
     if times < MOST:
-        factor, reached = times, "; by this fall, the 5-gram model is not reached in fewer"
+        factor, reached = times, "; at this rate, it needs at least as many to reach the 5-gram model"
     longer = f"{LONGER}, such as {run['key']}.steps: {factor * last} instead of {last}{reached}"
     if falling:
         fell = f"The validation loss was still falling, by {change:.1%} between the last two checkpoints"

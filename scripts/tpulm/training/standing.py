@@ -49,7 +49,7 @@ def standing_of_base(scores: Sequence[Score], characters: int | None) -> tuple[s
     if score.few:
         return f"It has {figure} on {too_few(score)}", False
     if score.verdict_against(unigram) != BETTER:
-        return f"No better than token frequencies: {figure}, where they alone give {unigram:.2f}.", True
+        return f"No better than token frequencies: {figure}; token frequencies give {unigram:.2f}.", True
     if score.verdict_against(ngram) != WORSE:
         how = "Better than" if score.verdict_against(ngram) == BETTER else "As good as"
         return f"{how} a 5-gram model of the same text: {figure}, where that has {ngram:.2f}.", False
@@ -116,4 +116,4 @@ def beside_frequencies(scores: Sequence[Score], what: str) -> tuple[str, bool]:
         return f"It has {figure}.", False
     better = loss.value < alone
     how = "Better" if better else "No better"
-    return f"{how} than token frequencies: {figure}, where they alone give {alone:.2f}.", not better
+    return f"{how} than token frequencies: {figure}; token frequencies give {alone:.2f}.", not better

@@ -169,8 +169,8 @@ def check_budget(pending: list[dict], limit: float | None, prices: Mapping[str, 
         spent += sum(hours.values()) * price
     if limit is not None and spent > limit:
         raise UserError(
-            f"according to the plans, what is pending costs about {spent:,.2f}, more than plan.spending_limit, "
-            f"{limit:g}: the steps {estimated:,.2f}, and what snakemake plan lists beside them."
+            f"according to the plans, the pending steps cost about {spent:,.2f}, more than plan.spending_limit, "
+            f"{limit:g}: the steps {estimated:,.2f}, and the other lines of `snakemake plan` the rest."
         )
 
 

@@ -77,8 +77,8 @@ def check_this_machine(todo: Iterable[Mapping]) -> None:
         if kind := lacking(run["requested"]):
             raise UserError(
                 f"{run['recipe']['where']}.resources.accelerator is {run['requested']}, but this machine has no "
-                f"{kind}; allowed: a profile whose jobs run elsewhere, or the config "
-                f"without the key. {ANY_DEVICES}=1 in the environment trains on any devices."
+                f"{kind}. Use a profile that runs jobs on a machine with this accelerator, or remove the key. "
+                f"{ANY_DEVICES}=1 in the environment trains on any devices."
             )
 
 
@@ -148,7 +148,7 @@ class Start:
             if kind := lacking(run.recipe["resources"].get("accelerator")):
                 keys.setdefault(kind, {})[run.key] = None
         return [
-            f"{requesting([*names])} a {kind}, but this machine has none; allowed: a profile whose jobs run elsewhere."
+            f"{requesting([*names])} a {kind}, but this machine has none; use a profile that runs jobs elsewhere."
             for kind, names in keys.items()
         ]
 
