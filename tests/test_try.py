@@ -46,13 +46,6 @@ def ask(folder, *arguments):
 
 
 @pytest.mark.unit
-def test_every_answer_is_seen_on_one_line():
-    visible = runpy.run_path(str(PROGRAM))["visible"]
-    shown = {"list": "list", " the": " the", "\n\nArgs:": "'\\n\\nArgs:'", "  ": "'  '"}
-    assert {token: visible(token) for token in shown} == shown
-
-
-@pytest.mark.unit
 def test_an_answer_ends_at_the_marker_of_its_template():
     before = runpy.run_path(str(PROGRAM))["before"]
     answers = [("<end>", "One. <end>\nuser: Two"), ("<end>", "One."), ("", "One. <end>")]
@@ -105,7 +98,7 @@ def test_without_the_environment_there_is_a_sentence():
 def test_models_answer_while_a_workflow_has_the_folder(trained, tmp_path):
     """The masked one, though TensorFlow has trained it, without TensorFlow; what is typed can be typed again.
 
-    The last two are one model that was trained on conversations, as far as it can tell.
+    Another folder has the base model as one that was trained on conversations, as far as it can tell.
     """
     talks = tmp_path / "results/base/talks"
     talks.parent.mkdir(parents=True)
@@ -116,25 +109,23 @@ def test_models_answer_while_a_workflow_has_the_folder(trained, tmp_path):
     before, mask = fingerprints(trained / "results"), "one [MASK].\n"
     cases = [
         (["mlm.runs.tiny", "--prompt", "no mask", "--prompt", WHOLE], "", False),
-        (["mlm/tiny"], "no mask\n", False),
         ([str(trained / "results/mlm/tiny")], f"Of several lines.\n{WHOLE}\n", False),
         (["mlm/tiny"], "no mask\nReturn the [MASK]\\\nof the list.\n\n", True),
-        (["small", "--prompt", "def ", "--seed", "1"], "", False),
         (["finetune/python", "--prompt", "def ", "--seed", "1"], "", False),
-        ([str(talks), "--chat", "--seed", "1"], "Return the name", False),
         ([str(talks), "--prompt", "ask: Return the name say:", "--seed", "1"], "", False),
+        ([str(talks), "--chat", "--seed", "1"], "Return the name", False),
     ]
     with open(trained / LOCK) as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)  # as long as a workflow runs
         found = warm.result(warm.run("jax", BESIDE, str(PROGRAM), json.dumps(cases), folder=trained.folder))
-    assert [code for code, *_ in found] == [1, 1, 0, 0, 0, 0, 0, 0]
-    found, (_, answers, _), (_, texts, _) = found[:-2], *found[-2:]
+    assert [code for code, *_ in found] == [1, 0, 0, 0, 0, 0]
+    *found, (_, texts, _), (_, answers, _) = found
     texts = [text.removeprefix("ask: Return the name say:").strip() for text in texts.split("\n---\n")]
     assert [answer.strip() for answer in answers.split("\n---\n")] == texts and all(texts)
     assert "not trained on questions and answers; allowed: " in ask(trained.folder, "small", "--chat", "--prompt", "a")
-    assert [said.count("%") for _, said, _ in found] == [5, 0, 5, 5, 0, 0]
-    assert [errors.count(mask) for *_, errors in found] == [1, 1, 0, 1, 0, 0]
-    assert all(said.count("def ") >= 2 and "\n---\n" in said for _, said, _ in found[4:])
+    assert [said.count("%") for _, said, _ in found] == [5, 5, 5, 0]
+    assert [errors.count(mask) for *_, errors in found] == [1, 0, 1, 0]
+    assert found[3][1].count("def ") >= 2 and "\n---\n" in found[3][1]
     kept = json.loads((trained / "results/mlm/tiny/fill_mask.json").read_text())
     first = next(row for row in kept if row["prompt"] == WHOLE)["answers"][0]
     assert found[0][1].startswith(f"{first['score']:6.1%}  ")
