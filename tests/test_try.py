@@ -13,7 +13,6 @@ from tpulm.config.finished_models import Folders, base_of
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, write_json
 from tpulm.core.folder_lock import LOCK
-from tpulm.specs.masked_sizes import opens
 
 PROGRAM = ROOT / "tools/try.py"
 # The program, once for each case, in one process that has imported JAX: arguments, and what is piped in or typed.
@@ -130,9 +129,3 @@ def test_models_answer_while_a_workflow_has_the_folder(trained, tmp_path):
     first = next(row for row in kept if row["prompt"] == WHOLE)["answers"][0]
     assert found[0][1].startswith(f"{first['score']:6.1%}  ")
     assert fingerprints(trained / "results") == before
-
-
-@pytest.mark.unit
-def test_what_jax_cannot_open_is_opened_by_tensorflow():
-    whole = {"model_type": "roberta", "hidden_act": "gelu", "type_vocab_size": 2, "layer_norm_eps": 1e-12}
-    assert opens(whole) and not opens(whole | {"hidden_act": "relu"}) and not opens(whole | {"model_type": "bert"})
