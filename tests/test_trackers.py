@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 from tpulm.core.errors import UserError
 from tpulm.core.live_metrics import FILE
-from tpulm.workflow.trackers import TRACKERS, check_installed, follow
+from tpulm.workflow.trackers import TRACKERS, check_installed, follow, samples
 
 pytestmark = pytest.mark.unit
 # As TensorBoard itself reads a folder; in a process of its own, which TensorFlow is kept out of.
@@ -147,3 +147,10 @@ def test_a_tracker_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="^trackers names wandb, .*pip install wandb"):
         check_installed(["wandb"])
+
+
+def test_samples_of_a_causal_model_are_before_and_after(tmp_path):
+    generated = {"prompts": [{"prompt": "def ", "before": ["x"], "after": ["y\nz"]}]}
+    (tmp_path / "generations.json").write_text(json.dumps(generated))
+    (sample,) = samples(tmp_path / "generations.json")
+    assert sample == ("samples/0", "prompt: def \n\nbefore:\n\n    x\n\nafter:\n\n    y\n    z")
