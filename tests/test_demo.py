@@ -27,6 +27,7 @@ from tpulm.core.files import fingerprints, write_json
 from tpulm.core.local_server import LARGEST, Answer, serve
 from tpulm.demo.choice import choices
 
+MASKED = "Return the [MASK] of the list."  # one prompt for all tests: each length compiles programs
 JSON = {"Content-Type": "application/json"}
 CAUSAL = {"length": 12, "temperature": 0, "top_p": 1, "seed": 0, "adapter": 1}
 
@@ -76,8 +77,9 @@ def test_only_the_page_of_this_machine_is_answered():
 def started(folder, *arguments):
     """Give the address of a page, which is answered meanwhile; what goes wrong is said in `errors`."""
     command = [sys.executable, ROOT / "tools/demo.py", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "text": True, "env": os.environ | warm.QUICK}
     with open(folder / "errors", "w") as errors:
-        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True)
+        process = subprocess.Popen(command, cwd=folder, stderr=errors, **pipes)
     try:
         yield process.stdout.readline().strip()
     finally:
@@ -85,12 +87,25 @@ def started(folder, *arguments):
         process.wait()
 
 
+TURNS = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }} <end>\n{% endfor %}"
+TURNS += "{% if add_generation_prompt %}assistant: {% endif %}"
+
+
 @pytest.fixture(scope="module")
 def demo(trained, tmp_path_factory):
-    """The address of a page of all models of a run, whose results it leaves as they are."""
-    before = fingerprints(trained / "results")
-    (folder := tmp_path_factory.mktemp("demo")).joinpath("results").symlink_to(trained / "results")
-    with started(folder) as address:
+    """The address of a page of the models of a run, whose results it leaves as they are.
+
+    Beside them is base/talks: one that was trained on conversations, as far as the page can tell.
+    """
+    before, folder = fingerprints(trained / "results"), tmp_path_factory.mktemp("demo")
+    (folder / "results").symlink_to(trained / "results")
+    for place in ("base", "corpus"):
+        (folder / "chat/results" / place).mkdir(parents=True)
+    (folder / "chat/results/base/talks").symlink_to(trained / "results/base/small")
+    found = {"where": "c", "template": TURNS, "bos_token": "<bos>", "eos_token": "<eos>", "special": None}
+    write_json(folder / "chat/results/corpus/chat_template.json", found)
+    names = "results/base/small", "results/finetune/python", "results/mlm/tiny", "chat/results/base/talks"
+    with started(folder, *names) as address:
         yield address
     assert fingerprints(trained / "results") == before
 
@@ -115,18 +130,18 @@ def probabilities(lines):
 
 def test_masks_are_filled_in_as_by_the_workflow(demo, trained):
     kept = json.loads((trained / "results/mlm/tiny/fill_mask.json").read_text())
-    for row in kept:
-        tokens, masks, end = said(demo, "mlm/tiny", row["prompt"])
-        assert len(tokens["tokens"]) > 5 and "seconds" in end
-        (answers,) = masks["masks"]
-        assert answers[0][1] == pytest.approx(row["answers"][0]["score"], rel=1e-4)
+    row = next(row for row in kept if row["prompt"] == MASKED)
+    tokens, masks, end = said(demo, "mlm/tiny", MASKED)
+    assert len(tokens["tokens"]) > 5 and "seconds" in end
+    (answers,) = masks["masks"]
+    assert answers[0][1] == pytest.approx(row["answers"][0]["score"], rel=1e-4)
     assert len(said(demo, "mlm/tiny", "[MASK] of [MASK] and [MASK]")[1]["masks"]) == 3
 
 
 def test_characters_of_several_tokens_come_whole(demo):
     """Of bytes, as the vocabulary has few: what follows such a character is there, too."""
     for seed in range(3):
-        lines = said(demo, "base/small", "Return é 😀 of ", temperature=3, seed=seed, length=40)
+        lines = said(demo, "base/small", "Return é 😀 of ", temperature=3, seed=seed, length=24)
         made = [line for line in lines if "probability" in line]
         assert text_of(made).strip()
         assert sum(len(line["text"]) for line in made[len(made) // 2 :]) > 0
@@ -249,71 +264,44 @@ def test_what_there_is_to_type_into(trained, tmp_path, monkeypatch):
 
 
 def test_checkpoints_of_runs_that_still_train(demo, trained, tmp_path):
-    """At the last one, which is the best, they are the models that the workflow exports."""
+    """At the last one, which is the best, they are the models that the workflow exports. One that fails is told."""
     for run in ("mlm/tiny", "base/small", "finetune/python"):
         shutil.copytree(trained / "results" / run / "checkpoints", tmp_path / "results" / run / "checkpoints")
     shutil.copy(trained / "results/base/small/vocabulary.spm", tmp_path / "results/base/small")
     shutil.copytree(trained / "results/base/small/preset", tmp_path / "results/base/other/preset")
+    shutil.copytree(trained / "results/base/small/preset", tmp_path / "results/base/broken/preset")
+    (tmp_path / "results/base/broken/preset/tokenizer.json").write_text("{}")
     for name in ("tokenizer", "tfrecords"):
         (tmp_path / "results" / name).symlink_to(trained / "results" / name)
     write_json(tmp_path / "results/history/finetune/python.json", [{"recipe": {"base": "other"}}])
     asked = "base/small/10", "finetune/python/10", "mlm/tiny/20"
     there = choices([], None, tmp_path / "results").named
-    others = "base/other", "base/small/20", "tokenizer of masked models", "vocabulary of base/other"
-    assert set(there) == {*asked[1:], *others}
-    with started(tmp_path, *asked) as address:
+    assert {"base/other", "base/small/20", *asked[1:], "vocabulary of base/other"} <= set(there)
+    with started(tmp_path, *asked, "base/broken") as address:
         early, last = (probabilities(said(address, name, "Return the ")) for name in asked[:2])
         base, tuned = (probabilities(said(demo, name, "Return the ")) for name in ("base/small", "finetune/python"))
         assert early and early != pytest.approx(base, rel=1e-3) and last == pytest.approx(tuned, rel=1e-3)
-        masks, expected = (
-            said(*place, "Return the [MASK]")[1]["masks"] for place in ((address, asked[2]), (demo, "mlm/tiny"))
-        )
+        masks, expected = (said(*place, MASKED)[1]["masks"] for place in ((address, asked[2]), (demo, "mlm/tiny")))
         assert [share for _, share in masks[0]] == pytest.approx([share for _, share in expected[0]], rel=1e-4)
+        (line,) = said(address, "base/broken", "a")
+        assert line["error"].startswith("the model has failed: ")
+    assert "Traceback" in (tmp_path / "errors").read_text()
 
 
-TURNS = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }} <end>\n{% endfor %}"
-TURNS += "{% if add_generation_prompt %}assistant: {% endif %}"
-
-
-@pytest.fixture(scope="module")
-def chat(trained, tmp_path_factory):
-    """A page of a model that was trained on conversations, as far as it can tell, and of one that fails.
-
-    Its address, and what is said of errors.
-    """
-    folder = tmp_path_factory.mktemp("chat")
-    results = folder / "results"
-    shutil.copytree(trained / "results/base/small/preset", results / "base/broken/preset")
-    (results / "base/broken/preset/tokenizer.json").write_text("{}")
-    (results / "base/talks").symlink_to(trained / "results/base/small")
-    (results / "corpus").mkdir()
-    found = {"where": "c", "template": TURNS, "bos_token": "<bos>", "eos_token": "<eos>", "special": None}
-    write_json(results / "corpus/chat_template.json", found)
-    with started(folder) as address:
-        yield address, folder / "errors"
-
-
-def test_a_model_that_fails_is_told(chat):
-    address, errors = chat
-    (line,) = said(address, "base/broken", "a")
-    assert line["error"].startswith("the model has failed: ") and "Traceback" in errors.read_text()
-
-
-def test_messages_are_written_by_the_template(chat, demo):
-    chat, _ = chat
+def test_messages_are_written_by_the_template(demo):
     talk = [{"role": "user", "content": "Return"}, {"role": "assistant", "content": "the"}]
     talk.append({"role": "user", "content": "list"})
     text = "user: Return <end>\nassistant: the <end>\nuser: list <end>\nassistant:"  # the space belongs to the answer
-    assert text_of(said(chat, "base/talks", talk)) == text_of(said(demo, "base/small", text))
-    assert said(chat, "base/talks", talk)[0] == said(demo, "base/small", text)[0]
-    assert "seconds" in said(chat, "base/talks", [{"role": "user", "content": "\ud800"}])[-1]
+    assert text_of(said(demo, "base/talks", talk)) == text_of(said(demo, "base/small", text))
+    assert said(demo, "base/talks", talk)[0] == said(demo, "base/small", text)[0]
+    assert "seconds" in said(demo, "base/talks", [{"role": "user", "content": "\ud800"}])[-1]
     for messages, wrong in (
         ([{"role": "robot", "content": "a"}], 'messages[0].role is "robot"; allowed: system, user, assistant'),
         ([{"role": "user", "content": "a <end> b"}], "messages[0].content has '<end>'"),
         ([{"role": "user", "content": ["a"]}], "messages[0].content holds list"),
         (["a"], "messages[0] is not an object"),
     ):
-        (line,) = said(chat, "base/talks", messages)
+        (line,) = said(demo, "base/talks", messages)
         assert wrong in line["error"]
     (line,) = said(demo, "base/small", talk)
     assert line["error"].startswith("this model was trained on no conversations")
@@ -348,15 +336,11 @@ def test_a_reply_ends_where_the_assistant_does(trained):
     ("model", "prompt", "settings", "wrong"),
     [
         ("mlm/tiny", "no mask " * 1000, {}, "tokens; allowed: 1 to"),
-        ("base/small/15", "a", {}, "allowed: JSON with a model of"),
-        ("mlm/tiny", "[MASK] " * 1000, {}, "tokens; allowed: at most"),
         ("base/small", "a " * 50_000, {}, "tokens; allowed: at most"),
         ("base/small", " ", {}, "empty"),
         ("base/small", "a", {"length": -1}, "length is -1; allowed: 0 to"),
         ("base/small", "a", {"adapter": 2}, "adapter is 2; allowed: 0 to 1"),
         ("mlm/tiny", [{"role": "user", "content": "[MASK]"}], {}, "[MASK]"),
-        ("base/small", [], {}, "empty"),
-        ("base/small", "a", {"length": 10**9}, "length is"),
         ("base/small", "a", {"temperature": "hot"}, 'temperature is "hot"'),
         ("base/small", "a", {"top_p": float("nan")}, "top_p is NaN"),
         ("base/small", "a", {"seed": True}, "seed is true"),
@@ -370,9 +354,10 @@ def test_what_cannot_be_asked_is_a_sentence(demo, model, prompt, settings, wrong
 
 
 def test_odd_prompts_harm_nothing(demo):
-    for prompt in ("<script>alert(1)</script>", "\x00\x1b[2J\x07", "\ud800 half", "é\u202e\U0001f468\u200d\U0001f469"):
+    odd = "<script>alert(1)</script>", "\x00\x1b[2J\x07", "\ud800 half", "é\u202e\U0001f468\u200d\U0001f469"
+    for prompt in odd:
         assert "seconds" in said(demo, "base/small", prompt)[-1]
-        assert "seconds" in said(demo, "mlm/tiny", prompt + " [MASK]")[-1]
+    assert "seconds" in said(demo, "mlm/tiny", f"{''.join(odd)} [MASK]")[-1]
     assert "allowed: JSON" in ask(f"{demo}run", b"[" * 100_000, JSON)[1]
     # A reader that goes away leaves nothing to the next one; those that come together wait for each other.
     address = urlsplit(demo)
@@ -382,14 +367,14 @@ def test_odd_prompts_harm_nothing(demo):
         gone.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         gone.recv(10)
     alone = text_of(said(demo, "base/small", "Return"))
-    with ThreadPoolExecutor(8) as many:
-        assert {text_of(lines) for lines in many.map(lambda _: said(demo, "base/small", "Return"), range(8))} == {alone}
+    with ThreadPoolExecutor(4) as many:
+        assert {text_of(lines) for lines in many.map(lambda _: said(demo, "base/small", "Return"), range(4))} == {alone}
 
 
 @needs_browser
-def test_a_conversation_goes_on_in_a_browser(chat, browser):  # noqa: F811
+def test_a_conversation_goes_on_in_a_browser(demo, browser):  # noqa: F811
     complaints: list[str] = []
-    page = opened(browser, chat[0], 1280, "light", complaints)
+    page = opened(browser, demo, 1280, "light", complaints)
     form = page.locator("form[data-kind=chat]")
     form.locator("[name=system]").fill("Be brief.")
     for number, message in enumerate(("Return <b>", "the list"), 1):
@@ -426,14 +411,3 @@ def test_models_are_side_by_side_in_a_browser(demo, browser, width, scheme):  # 
     form.locator(".reply:not([aria-busy]) li").nth(4).wait_for(timeout=60_000)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert complaints == []
-
-
-def test_models_are_named_or_there_is_a_sentence(trained, tmp_path):
-    def start(folder, *arguments):
-        command = [sys.executable, ROOT / "tools/demo.py", *arguments]
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=os.environ)
-
-    done = start(trained.folder, "big")
-    assert done.returncode == 1 and done.stderr.startswith("error: the run is big, ")
-    done = start(tmp_path)
-    assert done.returncode == 1 and done.stderr.startswith("error: there is no trained model in results")

@@ -8,6 +8,7 @@ from tpulm.config.reading import read_yaml
 
 def test_the_first_segment_starts_from_the_best_weights_of_the_other_run(trained, tmp_path):
     workflow = copied(trained, tmp_path)
+    workflow.steady = True
     config = read_yaml(workflow / "config.yaml")
     other = config["finetune"]["runs"]["python"]
     learns_nothing = {"learning_rate": 1e-12, "schedule": {"shape": "constant"}, "steps": 1, "checkpoint_every": 1}

@@ -50,6 +50,7 @@ def configured(fresh):
     (fresh / "asked.jsonl").write_text("".join(json.dumps({"q": q, "a": a}) + "\n" for q, a in rows))
     (fresh / "turns.jinja").write_text(TURNS)
     write_yaml(fresh / "config.yaml", CONFIG)
+    fresh.steady = True
     return fresh
 
 

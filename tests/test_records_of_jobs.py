@@ -15,7 +15,6 @@ from tpulm.config.publications import selected_publications
 from tpulm.config.reading import read_config
 from tpulm.core import job_record, ledger
 from tpulm.core.errors import UserError
-from tpulm.core.files import sha256
 from tpulm.core.ledger import jobs_of, makers
 from tpulm.core.live_metrics import LiveMetrics
 from tpulm.release.archive import source_files, version_of
@@ -96,16 +95,17 @@ if sys.argv[1] == "first":
     ledger.combine(folder)
 read, asked = bucket.file_system().cat_file, []
 bucket.file_system().cat_file = lambda *words, **more: asked.append(words) or read(*words, **more)
-ledger.synchronize(folder)
-print(len(asked))
+for _ in range(2):
+    ledger.synchronize(folder)
+    print(len(asked))
 """
-    for name, requests in (("first", 0), ("second", 1), ("second", 0)):
-        (tmp_path / name).mkdir(exist_ok=True)
+    for name, requests in (("first", "0\n0\n"), ("second", "1\n1\n")):
+        (tmp_path / name).mkdir()
         done = subprocess.run(
             [sys.executable, "-c", program, name], cwd=tmp_path / name, check=True, timeout=300, stdout=subprocess.PIPE,
-            env=os.environ | address | {"PYTHONPATH": str(ROOT / "scripts")},
+            env=os.environ | address | {"PYTHONPATH": str(ROOT / "scripts")}, text=True,
         )  # fmt: skip
-        assert int(done.stdout) == requests
+        assert done.stdout == requests
     server.stop()
     folder = Path(f"{place}results/jobs")
     assert (tmp_path / "second" / folder / "train.jsonl").read_bytes() == whole
@@ -132,13 +132,13 @@ def test_an_attempt_that_was_killed_is_told_of_and_one_that_cannot_be_recorded_f
 def test_a_changed_file_is_refused_however_large_it_is(tmp_path, monkeypatch):
     """A sparse file, larger than those that Snakemake compares by content; its date and size stay."""
     monkeypatch.chdir(tmp_path)
-    model = tmp_path / "results/model"
+    model = Path("results/model")
     model.parent.mkdir()
     with open(model, "wb") as file:
         file.truncate(1_100_000_000)
     date = model.stat().st_mtime_ns
-    write_record(tmp_path, "logs/train.log", "train", 1.0, 2.0, outputs={"results/model": sha256(model)})
-    ledger.refuse_changed(["results/model"], jobs_of(tmp_path))
+    written = {path: facts["sha256"] for path, facts in job_record.digests_of_outputs([str(model)]).items()}
+    write_record(tmp_path, "logs/train.log", "train", 1.0, 2.0, outputs=written)
     with open(model, "r+b") as file:
         file.seek(900_000_000)
         file.write(b"x")
@@ -252,10 +252,10 @@ def test_many_jobs_that_are_alike_are_told_of_once(tmp_path):
             "host": {"processors": 2, "processor": "x", "python": "3.11.2"}, "start": 1.0, "seconds": 1.0,
         }  # fmt: skip
 
-    parts = [job("read_part", f"part/{n}", [f"text/{n}"], [f"results/parts/{n}"]) for n in range(5000)]
-    texts = job("build", "text", [f"results/parts/{n}" for n in range(5000)], ["results/text"])
-    shards = [job("write_shard", f"shard/{n}", ["results/text"], [f"results/shard/{n}"]) for n in range(10_000)]
-    listed = job("merge", "merge", [f"results/shard/{n}" for n in range(10_000)], ["results/manifest"])
+    parts = [job("read_part", f"part/{n}", [f"text/{n}"], [f"results/parts/{n}"]) for n in range(500)]
+    texts = job("build", "text", [f"results/parts/{n}" for n in range(500)], ["results/text"])
+    shards = [job("write_shard", f"shard/{n}", ["results/text"], [f"results/shard/{n}"]) for n in range(1000)]
+    listed = job("merge", "merge", [f"results/shard/{n}" for n in range(1000)], ["results/manifest"])
     chain = [
         job("train", f"step/{n}", ["results/manifest"] + [f"results/step/{n - 1}"] * (n > 0), [f"results/step/{n}"])
         for n in range(2000)
@@ -264,12 +264,7 @@ def test_many_jobs_that_are_alike_are_told_of_once(tmp_path):
     tool = [sys.executable, ROOT / "tools/provenance.py", "results/step/1999", "--from", tmp_path]
     lines = subprocess.check_output(tool, text=True).splitlines()
     assert len(lines) < 80
-    assert all(any(f"{count} more" in line for line in lines) for count in ("9,997", "4,997", "1,996"))
+    assert all(any(f"{count} more" in line for line in lines) for count in ("997", "497", "1,996"))
     assert sum("by train " in line for line in lines) == 4 and any("text/0  from outside" in line for line in lines)
     told = subprocess.check_output([*tool, "--all"], text=True)
-    assert told.count("by write_shard") == 10_000 and told.count("by train ") == 2000
-
-
-def test_a_job_on_jax_records_the_devices_that_it_computes_on(trained):
-    lines = (trained / "results/jobs/finetune/python/00000010.jsonl").read_text().splitlines()
-    assert json.loads(lines[-1])["accelerators"] == {"cpu": 8}
+    assert told.count("by write_shard") == 1000 and told.count("by train ") == 2000

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 from conftest import copied
-from kills import checkpoints, edited, fingerprints, half_written, kill_in_rules, prepare, start, torment
+from kills import checkpoints, fingerprints, half_written, kill_in_rules, prepare, start, torment
 from safetensors.numpy import load_file
+from test_faults import change
 
 # Two segments for each trainer, long enough to be killed within.
 SEGMENTS = {
@@ -78,14 +79,14 @@ def test_a_run_that_stops_early_and_is_thinned(trained, tmp_path):
     """A rate so small that it changes no weight: no evaluation is better than the first."""
     workflow = copied(trained, tmp_path)
     workflow.steady = True
-    change(workflow, "base", steps=40, learning_rate=1e-30, patience=1, keep_checkpoints="last")
+    change(workflow, "base", steps=30, learning_rate=1e-30, patience=1, keep_checkpoints="last")
     workflow(f"{BASE}/history.csv", "--cores", "2")
     folder = workflow / f"{BASE}/checkpoints"
-    last = json.loads((folder / "00000040/state.json").read_text())
+    last = json.loads((folder / "00000030/state.json").read_text())
     assert (last["stopped_at"], last["best"]["step"]) == (20, 10)
-    assert (folder / "00000040/best.safetensors").read_bytes() == (folder / "00000010/weights.safetensors").read_bytes()
-    assert (folder / "00000040/best.safetensors").stat().st_nlink == 1  # touched, it makes no other checkpoint newer
-    assert load_file(folder / "00000040/weights.safetensors") == {}  # nothing trains on from there
+    assert (folder / "00000030/best.safetensors").read_bytes() == (folder / "00000010/weights.safetensors").read_bytes()
+    assert (folder / "00000030/best.safetensors").stat().st_nlink == 1  # touched, it makes no other checkpoint newer
+    assert load_file(folder / "00000030/weights.safetensors") == {}  # nothing trains on from there
     with open(workflow / f"{BASE}/history.csv") as file:
         assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(1, 21))
     # More patience trains on from the stop, as if it had been there from the start.
@@ -93,9 +94,9 @@ def test_a_run_that_stops_early_and_is_thinned(trained, tmp_path):
     assert "train_base " in workflow(f"{BASE}/history.csv", "-n", "--quiet", "rules").stdout
     change(workflow, "base", patience=1)
     printed = workflow("base", "-n", "--quiet", "rules").stdout
-    assert "prune_checkpoint        3" in printed and "train_base " not in printed
+    assert "prune_checkpoint        2" in printed and "train_base " not in printed
     workflow("--until", "prune_checkpoint")
-    assert [path.parent.name for path in folder.glob("*/weights.safetensors")] == ["00000040"]
+    assert [path.parent.name for path in folder.glob("*/weights.safetensors")] == ["00000030"]
     assert (folder / "00000010/history.csv").is_file() and (folder / "00000010/state.json").is_file()
     assert "files are ok" in workflow("verify").stdout
 
@@ -132,36 +133,13 @@ def test_kills_in_rules_drawn_by_a_seed_change_no_byte(trained, tmp_path):
     assert "files are ok" in workflow("verify").stdout
 
 
-def change(workflow, stage, **keys):
-    """Change the run of a stage in config.yaml."""
-    with edited(workflow) as config:
-        {"mlm": config["mlm"]["runs"]["tiny"], "base": config["base"]["small"]}[stage].update(keys)
-
-
-def state(workflow, step):
-    return json.loads((workflow / f"results/mlm/tiny/checkpoints/{step:08d}/state.json").read_text())
-
-
 @pytest.mark.long
 def test_longer_and_thinned(undisturbed, tmp_path):
-    """A run is made longer, thinned, and made longer again."""
-    workflow = copied(undisturbed, tmp_path)
-    folder = workflow / "results/mlm/tiny/checkpoints"
-
-    def weights():
-        return sorted(path.parent.name for path in folder.glob("*/weights.safetensors"))
-
-    before = checkpoints(workflow)
-    change(workflow, "mlm", steps=450)
-    workflow("mlm", "--cores", "2")
-    assert {name: checkpoints(workflow)[name] for name in before} == before  # what it had was not made again
-    assert weights() == ["00000150", "00000300", "00000450"]
-
-    change(workflow, "mlm", keep_checkpoints="last")
-    workflow("mlm")
-    assert weights() == ["00000450"] and state(workflow, 150)["step"] == 150
+    """A run that is made longer and thinned is made longer again."""
+    workflow, before = copied(undisturbed, tmp_path), checkpoints(undisturbed)
+    for steps in (450, 600):
+        change(workflow, "mlm", steps=steps, keep_checkpoints="last")
+        workflow("mlm", "--cores", "2")
+        kept = [path.parent.name for path in (workflow / "results/mlm/tiny/checkpoints").glob("*/weights.safetensors")]
+        assert kept == [f"{steps:08d}"] and checkpoints(workflow).keys() > before.keys()
     assert "Nothing to be done" in workflow("mlm", "-n").stdout
-
-    change(workflow, "mlm", steps=600)
-    workflow("mlm", "--cores", "2")
-    assert weights() == ["00000600"] and "Nothing to be done" in workflow("mlm", "-n").stdout

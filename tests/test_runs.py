@@ -8,10 +8,9 @@ from conftest import ROOT
 from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.core.errors import UserError
-from tpulm.corpus.sources import Part
 from tpulm.specs.training_step import determinism_metrics
 from tpulm.workflow import resources
-from tpulm.workflow.resources import resources_of, tokenizer_threads
+from tpulm.workflow.resources import resources_of
 
 pytestmark = pytest.mark.unit
 CONFIG = str(ROOT / "config.yaml")
@@ -23,11 +22,6 @@ def config_with(**overrides):
 
 def run_of(stage, name, **overrides):
     return Outline(config_with(**overrides)).runs[f"{stage}/{name}"]
-
-
-def test_a_base_model_that_is_fetched_is_no_run():
-    given = {"base": {"given": {"preset": "hf://some/base", "revision": "a" * 40}}}
-    assert [run.name for run in Outline(config_with(**given)).runs.values() if run.stage == "base"] == ["small"]
 
 
 def test_a_base_model_that_is_fetched_is_opened_as_its_runs_or_as_it_says():
@@ -87,13 +81,6 @@ def test_what_is_thinned_is_never_the_last(keep, thinned):
     kept = {"steps": 1500, "checkpoint_every": 300, "keep_checkpoints": keep}
     run = run_of("mlm", "tiny", mlm={"runs": {"tiny": kept}})
     assert run.pruned == [f"<results>/mlm/tiny/checkpoints/{step:08d}/pruned.json" for step in thinned]
-
-
-def test_a_plan_takes_what_decides_the_step():
-    plan = run_of("mlm", "tiny").plan()
-    assert plan["vocabulary"]["size"] == 2048 and plan["sequence_length"] == 128
-    finetuned = run_of("finetune", "python").plan()
-    assert finetuned["base"]["vocab_size"] == 2048 and finetuned["rank"] == 8 and "schedule" not in finetuned
 
 
 class Wildcards(dict):
@@ -168,11 +155,3 @@ def test_runs_share_records_where_they_read_the_same():
     }
     assert found["tokens/small/finetune-text/pad-32"].tokens_per_record == 33
     assert found["tfrecords"].tokens_per_record == 128
-
-
-@pytest.mark.parametrize(
-    ("source", "parts", "threads"),
-    [("files", ["train", "validation"], 1), ("files", ["train", "train"], 2), ("hub", ["train"], 2)],
-)
-def test_the_tokenizer_of_a_small_text_waits_for_one_thread(source, parts, threads):
-    assert tokenizer_threads({"source": source}, [Part(split) for split in parts]) == threads

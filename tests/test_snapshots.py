@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from tpulm.core.live_metrics import LiveMetrics, read_metrics
 from tpulm.core.processes import Stopped
-from tpulm.release.untracked import snapshot_of_use
 from tpulm.training.callbacks import StepCallbacks
 from tpulm.training.history import FigureReader, History
 from tpulm.training.snapshots import Snapshots, key_of
@@ -117,18 +116,6 @@ def test_a_snapshot_that_is_broken_off_leaves_the_one_before(snapshots, monkeypa
     assert len(files(snapshots)) == 2
 
 
-def test_clean_knows_a_snapshot_that_a_segment_goes_on_from(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = Path("results/mlm/tiny/snapshots/00000020/x.json")
-    needed = {"results/mlm/tiny/checkpoints/00000020/state.json"}
-    assert snapshot_of_use(path, needed)
-    assert not snapshot_of_use(Path("results/mlm/tiny/snapshots/00000030/x.json"), needed)
-    state = Path(*needed)
-    state.parent.mkdir(parents=True)
-    state.touch()
-    assert not snapshot_of_use(path, needed)
-
-
 class Sum:
     """A trainer of one number."""
 
@@ -210,33 +197,6 @@ def test_a_power_failure_loses_little(tmp_path):
             reader.add(np.float32([0.5, 0.5, 2]), np.array([1], "f4"))
             callbacks(step, reader)
     assert latest(snapshots).step >= 10
-
-
-class Trace:
-    """A profile that only notes after which steps it could begin."""
-
-    found = None
-
-    def __init__(self):
-        self.steps = []
-
-    def at(self, step, wait, say):
-        self.steps.append(step)
-        return False
-
-    def end(self, step, say):
-        """Nothing has begun."""
-
-
-def test_no_profile_begins_after_the_last_step_of_a_segment(tmp_path):
-    """It would be of no step, and the next segment makes it, too."""
-    history, trace = History(10, 20, 1, lambda line: None), Trace()
-    with StepCallbacks(Sum(), lambda watch: {}, history, Snapshots(str(tmp_path), "k"), print) as callbacks:
-        callbacks.profile, reader = trace, FigureReader(history)
-        for step in range(11, 21):
-            reader.add(np.float32([0.5, 0.5, 2]), np.array([1], "f4"))
-            callbacks(step, reader)
-    assert trace.steps == list(range(11, 20))
 
 
 def test_live_metrics_go_on_where_a_run_does(tmp_path):

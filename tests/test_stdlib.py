@@ -20,6 +20,6 @@ def test_source_of_python():
     code = python_source()
     assert 7_000 < len(code) < 13_000 and len(set(code)) == len(code)
     assert all(100 <= len(text) <= 1500 for text in code)
-    for text in code:
+    for text in code[::20]:
         (node,) = ast.parse(text).body
         assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node) is None

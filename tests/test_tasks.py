@@ -2,10 +2,10 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT, chains_of, evaluations_of
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -13,7 +13,7 @@ from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.config.tasks import every_task
 from tpulm.core.errors import UserError
-from tpulm.corpus.examples import Fields, hold_out, key_of, labels_of, module_examples, read_split, write_split
+from tpulm.corpus.examples import Fields, hold_out, key_of, labels_of, module_examples
 from tpulm.corpus.files import read_files
 from tpulm.corpus.parts import clean
 from tpulm.evaluation.task_scores import BASELINES, interval, measured, metrics_of, scores_of_task
@@ -93,45 +93,30 @@ def test_chains_start_from_another_task(tmp_path):
         sections = {"evaluation": {"tasks": {"x": FILES | changes, **others}}}
         return config_of(tmp_path, FILES, mlm={"runs": runs | {"two": runs["tiny"]}}, **sections)
 
-    found = {
-        chain.folder.rpartition("/")[2]: chain.start
-        for chain in chains_of(config(init="y"))
-        if chain.task == "x" and chain.name == "tiny"
-    }
+    chains = [chain for chain in chains_of(config(init="y")) if (chain.task, chain.name) == ("x", "tiny")]
     best = "<results>/evaluation/tasks/y/mlm/tiny/pretrained-rate-0.001-seed-0/checkpoints/00000004/best.safetensors"
-    assert found == {
-        f"{weights}-rate-0.001-seed-{seed}": start
-        for weights, start in (("pretrained", [best]), ("random", []))
-        for seed in (0, 1)
-    }
+    assert [(Path(chain.folder).name[:6], chain.start) for chain in chains] == [
+        ("pretra", [best]), ("pretra", [best]), ("random", []), ("random", []),
+    ]  # fmt: skip
     for name, said in (("x", "y, z, w"), ("z", "2 learning_rates"), ("w", "mlm.runs.tiny")):
         with pytest.raises(UserError, match=rf"{WHERE}\.init is {name}.*{said}"):
             config(init=name)
 
 
 def test_chains_start_from_a_checkpoint(tmp_path):
-    recipe = FILES | {"seeds": [0], "checkpoints": "all"}
-    config = config_of(tmp_path, recipe)
-
-    def chains(config):
-        outline = Outline(config)
-        run = outline.runs["mlm/tiny"]
-        return every_task(outline)["x"].chains(run.at(10), run)
-
-    first, random = chains(config)
-    place, exported = "<results>/evaluation/tasks/x", "<results>/evaluation/checkpoints"
-    # Random weights are those of no checkpoint.
-    assert first.folder == f"{place}/mlm/tiny/00000010/pretrained-rate-0.001-seed-0"
-    assert random.folder == f"{place}/mlm/tiny/random-rate-0.001-seed-0"
-    assert f"{exported}/mlm/tiny/00000010/model/model.safetensors" in first.init_at(2)
-    assert first.named == {"path": "mlm/tiny", "step": 10} and random.named == {"path": "mlm/tiny"}
-    assert first.segment(2) == chains_of(config)[0].segment(2)
-    # A chain of another task that it starts from is of the same checkpoint.
+    recipe, place = FILES | {"seeds": [0], "checkpoints": "all"}, "<results>/evaluation/tasks/{}/mlm/tiny"
     tasks = {"x": recipe | {"init": "y"}, "y": recipe}
-    config = config_of(tmp_path, FILES, evaluation={"tasks": tasks})
-    assert chains(config)[0].start == [
-        "<results>/evaluation/tasks/y/mlm/tiny/00000010/pretrained-rate-0.001-seed-0/checkpoints/00000004/best.safetensors"
-    ]
+    outline = Outline(config_of(tmp_path, FILES, evaluation={"tasks": tasks}))
+    run = outline.runs["mlm/tiny"]
+    first, random = every_task(outline)["x"].chains(run.at(10), run)
+    # Random weights are those of no checkpoint; a chain of another task that it starts from is of the same checkpoint.
+    chain = "00000010/pretrained-rate-0.001-seed-0"
+    assert (first.folder, random.folder) == (
+        f"{place}/{chain}".format("x"),
+        f"{place}/random-rate-0.001-seed-0".format("x"),
+    )
+    assert first.named == {"path": "mlm/tiny", "step": 10} and random.named == {"path": "mlm/tiny"}
+    assert first.start == [f"{place}/{chain}/checkpoints/00000004/best.safetensors".format("y")]
     tasks["y"] = recipe | {"checkpoints": "last"}
     with pytest.raises(UserError, match=rf"{WHERE}\.checkpoints is all.*{WHERE}\.init is y.* last"):
         config_of(tmp_path, FILES, evaluation={"tasks": tasks})
@@ -217,15 +202,6 @@ def test_docstrings_belong_to_one_module():
     assert module_examples(WHERE, ["json", "jsonn", "random"]) == found  # what this Python lacks is left out
     with pytest.raises(UserError, match=rf"^{WHERE}\.modules has json "):
         module_examples(WHERE, ["json", "jsonn"])
-
-
-def test_a_split_is_written_and_read_alike(tmp_path):
-    path = tmp_path / "test.parquet"
-    write_split(path, [("a", "b", "y"), ("c", "d", "x")], ["x", "y"], "class")
-    pairs = read_split(path)
-    assert pairs == {"item": ["000000", "000001"], "text": ["a", "c"], "text_pair": ["b", "d"], "label": [1, 0]}
-    write_split(path, [("a", None, 0.5)], [], "number")
-    assert pq.read_table(path)["label"].to_pylist() == [0.5]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import json
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -10,12 +9,11 @@ from hypothesis import strategies as st
 from test_corpus import DEFAULTS, FAST, build_parts, fails, parquet, write
 from tpulm.config.reading import complete
 from tpulm.core.errors import UserError
-from tpulm.corpus.documents import RESPONSES, read_responses
+from tpulm.corpus.documents import read_responses
 from tpulm.corpus.files import read_files
 from tpulm.corpus.parts import write_part
 from tpulm.corpus.rows import Form
-from tpulm.corpus.sources import parts_of, read_part_recipe
-from tpulm.corpus.statistics import Figures, combined
+from tpulm.corpus.sources import parts_of
 
 pytestmark = pytest.mark.unit
 
@@ -123,21 +121,3 @@ def test_templates_are_checked_before_any_job(changes, beginning):
     with pytest.raises(UserError) as error:
         complete({"corpus": {"source": "files", "files": ["a.jsonl"]} | changes}, "test")
     assert str(error.value).startswith(f"test: {beginning}")
-
-
-def test_all_sources_of_a_text_have_the_column(tmp_path):
-    file = str(write(tmp_path / "a.jsonl", "{}"))
-    one = {"source": "files", "files": [file]}
-    config = complete({"corpus": {"sources": {"a": one | INFERENCE_MODELS, "b": dict(one)}}}, "test")["corpus"]
-    recipes = [read_part_recipe("corpus", config, part) for part in parts_of("corpus", config)]
-    assert [recipe["responses"] for recipe in recipes] == [True, True]
-    assert "column" not in recipes[0] and "template" not in recipes[1]
-
-
-def test_responses_of_several_files_are_summed():
-    made = [Figures() for _ in range(3)]
-    spans = pa.array([[{"start": 0, "stop": 3}], [{"start": 1, "stop": 3}]], RESPONSES.type)
-    made[0].add(pa.array(["abc", "def"]), 2, spans)
-    made[1].add(pa.array(["abc"]), 1, spans.slice(1))
-    figures = combined([one.as_dict() for one in made])  # the last file has no document
-    assert figures["responses"] == {"documents": 2, "characters": 4} and figures["documents"] == 3

@@ -4,13 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
 from conftest import ROOT
 from tpulm.core.errors import UserError
 from tpulm.core.live_metrics import FILE
-from tpulm.workflow.trackers import TRACKERS, check_installed, figures, follow, identity, samples
+from tpulm.workflow.trackers import TRACKERS, check_installed, follow, samples
 
 pytestmark = pytest.mark.unit
 # As TensorBoard itself reads a folder; in a process of its own, which TensorFlow is kept out of.
@@ -88,20 +87,6 @@ def test_tensorboard_reads_the_metrics_of_a_run_that_was_trained_again(tmp_path)
     assert len(list(folder.glob("events*"))) == 1
 
 
-def test_weights_and_biases_gets_the_metrics_of_a_run(tmp_path, monkeypatch):
-    if find_spec("wandb") is None:
-        pytest.skip("wandb is not installed here")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    folder = tmp_path / "logs/mlm/tiny"
-    append(folder, step(1, 7.0), step(9, 6.5))
-    (folder / "fill_mask.json").write_text(SAMPLE)
-    said = started(specification(folder, True, ["wandb"])).communicate(timeout=300)[1]
-    assert "stopped tracking" not in said, said
-    (file,) = (folder / "wandb").glob("offline-run-*/run-mlm-tiny-*.wandb")
-    assert file.read_bytes().count(b"train/loss") >= 2
-
-
 class Recorder:
     """A tracker that keeps what it is given."""
 
@@ -164,16 +149,8 @@ def test_a_tracker_that_is_not_installed_is_named(monkeypatch):
         check_installed(["wandb"])
 
 
-def test_figures_and_samples_have_names(tmp_path):
-    assert figures({"step": 1, "seconds": {"load": 2.0}}) == {"seconds/load": 2.0}
-    assert figures(step(1, 2.0, mfu=0.5)) == {
-        "train/loss": 2.0, "train/learning_rate": 0.5, "speed/tokens_per_second": 8.0, "speed/mfu": 0.5,
-    }  # fmt: skip
-    (tmp_path / "generations.json").write_text(
-        json.dumps({"prompts": [{"prompt": "def ", "before": ["x"], "after": ["y\nz"]}]})
-    )
-    assert list(samples(tmp_path / "generations.json")) == [
-        ("samples/0", "prompt: def \n\nbefore:\n\n    x\n\nafter:\n\n    y\n    z")
-    ]
-    assert list(samples(tmp_path / "absent.json")) == []
-    assert identity("mlm/tiny", {"a": 1}) == identity("mlm/tiny", {"a": 1}) != identity("mlm/tiny", {"a": 2})
+def test_samples_of_a_causal_model_are_before_and_after(tmp_path):
+    generated = {"prompts": [{"prompt": "def ", "before": ["x"], "after": ["y\nz"]}]}
+    (tmp_path / "generations.json").write_text(json.dumps(generated))
+    (sample,) = samples(tmp_path / "generations.json")
+    assert sample == ("samples/0", "prompt: def \n\nbefore:\n\n    x\n\nafter:\n\n    y\n    z")

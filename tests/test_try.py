@@ -13,7 +13,6 @@ from tpulm.config.finished_models import Folders, base_of
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, write_json
 from tpulm.core.folder_lock import LOCK
-from tpulm.specs.masked_sizes import opens
 
 PROGRAM = ROOT / "tools/try.py"
 # The program, once for each case, in one process that has imported JAX: arguments, and what is piped in or typed.
@@ -43,13 +42,6 @@ def ask(folder, *arguments):
     done = subprocess.run([sys.executable, PROGRAM, *arguments], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 1 and done.stdout == "", done.stderr
     return done.stderr
-
-
-@pytest.mark.unit
-def test_every_answer_is_seen_on_one_line():
-    visible = runpy.run_path(str(PROGRAM))["visible"]
-    shown = {"list": "list", " the": " the", "\n\nArgs:": "'\\n\\nArgs:'", "  ": "'  '"}
-    assert {token: visible(token) for token in shown} == shown
 
 
 @pytest.mark.unit
@@ -105,7 +97,7 @@ def test_without_the_environment_there_is_a_sentence():
 def test_models_answer_while_a_workflow_has_the_folder(trained, tmp_path):
     """The masked one, though TensorFlow has trained it, without TensorFlow; what is typed can be typed again.
 
-    The last two are one model that was trained on conversations, as far as it can tell.
+    Another folder has the base model as one that was trained on conversations, as far as it can tell.
     """
     talks = tmp_path / "results/base/talks"
     talks.parent.mkdir(parents=True)
@@ -116,32 +108,24 @@ def test_models_answer_while_a_workflow_has_the_folder(trained, tmp_path):
     before, mask = fingerprints(trained / "results"), "one [MASK].\n"
     cases = [
         (["mlm.runs.tiny", "--prompt", "no mask", "--prompt", WHOLE], "", False),
-        (["mlm/tiny"], "no mask\n", False),
         ([str(trained / "results/mlm/tiny")], f"Of several lines.\n{WHOLE}\n", False),
         (["mlm/tiny"], "no mask\nReturn the [MASK]\\\nof the list.\n\n", True),
-        (["small", "--prompt", "def ", "--seed", "1"], "", False),
         (["finetune/python", "--prompt", "def ", "--seed", "1"], "", False),
-        ([str(talks), "--chat", "--seed", "1"], "Return the name", False),
         ([str(talks), "--prompt", "ask: Return the name say:", "--seed", "1"], "", False),
+        ([str(talks), "--chat", "--seed", "1"], "Return the name", False),
     ]
     with open(trained / LOCK) as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)  # as long as a workflow runs
         found = warm.result(warm.run("jax", BESIDE, str(PROGRAM), json.dumps(cases), folder=trained.folder))
-    assert [code for code, *_ in found] == [1, 1, 0, 0, 0, 0, 0, 0]
-    found, (_, answers, _), (_, texts, _) = found[:-2], *found[-2:]
+    assert [code for code, *_ in found] == [1, 0, 0, 0, 0, 0]
+    *found, (_, texts, _), (_, answers, _) = found
     texts = [text.removeprefix("ask: Return the name say:").strip() for text in texts.split("\n---\n")]
     assert [answer.strip() for answer in answers.split("\n---\n")] == texts and all(texts)
     assert "not trained on questions and answers; allowed: " in ask(trained.folder, "small", "--chat", "--prompt", "a")
-    assert [said.count("%") for _, said, _ in found] == [5, 0, 5, 5, 0, 0]
-    assert [errors.count(mask) for *_, errors in found] == [1, 1, 0, 1, 0, 0]
-    assert all(said.count("def ") >= 2 and "\n---\n" in said for _, said, _ in found[4:])
+    assert [said.count("%") for _, said, _ in found] == [5, 5, 5, 0]
+    assert [errors.count(mask) for *_, errors in found] == [1, 0, 1, 0]
+    assert found[3][1].count("def ") >= 2 and "\n---\n" in found[3][1]
     kept = json.loads((trained / "results/mlm/tiny/fill_mask.json").read_text())
     first = next(row for row in kept if row["prompt"] == WHOLE)["answers"][0]
     assert found[0][1].startswith(f"{first['score']:6.1%}  ")
     assert fingerprints(trained / "results") == before
-
-
-@pytest.mark.unit
-def test_what_jax_cannot_open_is_opened_by_tensorflow():
-    whole = {"model_type": "roberta", "hidden_act": "gelu", "type_vocab_size": 2, "layer_norm_eps": 1e-12}
-    assert opens(whole) and not opens(whole | {"hidden_act": "relu"}) and not opens(whole | {"model_type": "bert"})

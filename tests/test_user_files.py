@@ -168,24 +168,18 @@ def test_a_download_that_is_forbidden_or_cannot_be_kept_says_what_helps(monkeypa
     assert "HF_HUB_OFFLINE" in str(not_fetched("x is a/b", errors.LocalEntryNotFoundError("not in the cache")))
 
 
-def dataset_refused(monkeypatch, **files: str) -> str:
+@pytest.mark.parametrize(
+    ("name", "text"), [("README.md", "---\na: [\n---\n"), ("a.jsonl", ""), ("a.zip", "PK"), ("a.csv", 'text\n"')]
+)
+def test_a_local_dataset_that_cannot_be_read_is_a_sentence(monkeypatch, name, text):
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", Path("cache").absolute())
     Path("data").mkdir()
-    for name, text in files.items():
-        Path("data", name.replace("__", ".")).write_text(text)
+    Path("data", name).write_text(text)
     recipe = {"dataset": "./data", "splits": {"train": "train"}, "column": "text"}
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=r"^corpus\.dataset is \./data, which cannot be read \("):
         load_hub("corpus", recipe, Form("corpus", recipe))
-    return str(error.value)
-
-
-@pytest.mark.parametrize(
-    "files", [{"README__md": "---\na: [\n---\n"}, {"train__jsonl": ""}, {"train__zip": "PK"}, {"train__csv": 'text\n"'}]
-)
-def test_a_local_dataset_that_cannot_be_read_is_a_sentence(monkeypatch, files):
-    assert dataset_refused(monkeypatch, **files).startswith("corpus.dataset is ./data, which cannot be read (")
 
 
 def test_the_hub_is_asked_why_a_dataset_cannot_be_loaded(monkeypatch):
