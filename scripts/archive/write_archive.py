@@ -23,6 +23,10 @@ with job(snakemake.log[0], "archive") as say:
     with atomic_write(archive) as partial:
         write_zip(partial, files, manifest)
     write_text(snakemake.output.sum, f"{sha256(archive)}  {archive.name}\n")
-    included = sum(facts["included"] for facts in manifest["artifacts"].values())
-    size = archive.stat().st_size
-    say(f"{archive}: {included} of {len(manifest['artifacts'])} artifacts, {size / 1e6:.1f} MB")
+    left_out = [path for path, facts in manifest["artifacts"].items() if not facts["included"]]
+    count, size = len(manifest["artifacts"]), archive.stat().st_size
+    say(f"{archive}: {count - len(left_out)} of {count} artifacts, {size / 1e6:.1f} MB")
+    if left_out:
+        more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""
+        why = f"deleted, or larger than archive.largest_file_mb, {recipe['largest_file_mb']:g}"
+        say(f"left out ({why}): {', '.join(left_out[:5])}{more}; manifest.json has their SHA-256.")

@@ -18,7 +18,7 @@ from tpulm.core.job_record import known_jobs
 from tpulm.report.curves import final_scores
 from tpulm.report.jobs import account
 from tpulm.report.page import page
-from tpulm.report.result_section import demo, describe_runs
+from tpulm.report.result_section import demo, describe_runs, next_run
 from tpulm.report.sources import Sources, names_below
 from tpulm.report.verdicts import verdicts
 
@@ -35,6 +35,8 @@ with job(snakemake.log[0], "report") as say:
     write_json(snakemake.output.verdicts, [asdict(verdict) for verdict in all_verdicts])
     for verdict in all_verdicts:
         say(f"{verdict.label}: {'WARNING: ' if verdict.warning else ''}{verdict.sentence}")
+    if all_verdicts and (after := next_run(recipe)):
+        say(f"to follow a verdict, edit {after[0]}, then type: {after[1]}")
     text = page(recipe, sources, Path(snakemake.input.templates[0]).parent)
     write_text(snakemake.output.page, text)
     say(f"{snakemake.output.page}: {len(text.encode()) / 1e6:.1f} MB; open it in a browser")

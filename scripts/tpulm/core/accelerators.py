@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, plural
 
 GIB = 2**30
 HOST_CHIPS = 4  # of each host of a slice that has several
@@ -215,9 +215,9 @@ def check_devices(resources: Mapping, number: int, kind: str) -> None:
         expected = per_host * resources.get("hosts", 1)
     if not fits or number != expected:
         raise UserError(
-            f"{resources['run_key']}.resources.accelerator is {requested}, which is {expected} device(s), but this job "
-            f"found {number} device(s) ({kind}); allowed: that accelerator, with the packages for it (where there are "
-            "more GPUs, CUDA_VISIBLE_DEVICES names those to use), or the config without the key. "
+            f"{resources['run_key']}.resources.accelerator is {requested}, which is {plural(expected, 'device')}, but "
+            f"this job found {plural(number, 'device')} ({kind}); allowed: that accelerator, with the packages for it "
+            "(where there are more GPUs, CUDA_VISIBLE_DEVICES names those to use), or the config without the key. "
             f"{ANY_DEVICES}=1 in the environment trains on any devices."
         )
 

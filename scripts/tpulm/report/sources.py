@@ -101,13 +101,12 @@ def change(value: float) -> str:
 
 
 def format_duration(value: float) -> str:
-    """Return seconds as text in a readable unit, from µs to d."""
-    for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60)):
-        if value >= 2 * seconds:
-            return f"{value / seconds:,.1f} {unit}"
-    if value >= 1 or value == 0:
-        return f"{value:,.1f} s"
-    return f"{1e3 * value:,.1f} ms" if value >= 1e-3 else f"{1e6 * value:,.1f} µs"
+    """Return seconds as text in a readable unit, from µs to d, with a decimal below 100."""
+    units = {"d": 86400, "h": 3600, "min": 60, "s": 1, "ms": 1e-3, "µs": 1e-6}
+    least = {"d": 2 * 86400, "h": 2 * 3600, "min": 2 * 60}
+    unit = next((unit for unit in units if value >= least.get(unit, units[unit])), "µs" if value else "s")
+    number = value / units[unit]
+    return f"{number:,.{0 if number >= 100 else 1}f} {unit}"
 
 
 def amount(value: float) -> str:

@@ -2,7 +2,9 @@
 
 import math
 import statistics
+import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, zip_longest
 from typing import Any
 
 from tpulm.specs.artifacts import HELD_OUT
@@ -10,6 +12,7 @@ from tpulm.specs.recipes import differing
 from tpulm.specs.scores import ACCURACY, LOSS, Score, find_scores, scores_in
 
 FIGURES = (LOSS, ACCURACY)
+COLUMNS = 100  # of what is printed
 
 
 def held_out(metrics: Mapping) -> dict[str, dict[str, float]]:
@@ -64,6 +67,32 @@ def aligned(cells: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in cells]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines) + "\n"
+
+
+def fitted(text: str, width: int = COLUMNS) -> Iterator[str]:
+    """Yield the lines of a text for a terminal of this width; cells of its Markdown tables are wrapped."""
+    for in_table, lines in groupby(text.splitlines(), lambda line: line.startswith("|")):
+        if in_table:
+            head, _, *rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+            yield from wrapped([head, *rows], width)
+        else:
+            yield from (part for line in lines for part in textwrap.wrap(line, width) or [""])
+
+
+def wrapped(cells: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """Yield the lines of a table, heads first, in at most `width` columns; columns without content are left out."""
+    columns = [column for column in zip(*cells, strict=True) if any(column[1:])]
+    words = [max(len(word) for cell in column for word in (cell.split() or [""])) for column in columns]
+    widths = [max(map(len, column)) for column in columns]
+    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
+        spare = [number for number in range(len(widths)) if widths[number] > words[number]] or range(len(widths))
+        widths[max(spare, key=widths.__getitem__)] -= 1
+    for number, row in enumerate(zip(*columns, strict=True)):
+        parts = [textwrap.wrap(cell, size) for cell, size in zip(row, widths, strict=True)]
+        for line in zip_longest(*parts, fillvalue=""):
+            yield "  ".join(map(str.ljust, line, widths)).rstrip()
+        if number == 0:
+            yield "  ".join("-" * size for size in widths)
 
 
 def spread(mean: float, deviation: float | str) -> str:
