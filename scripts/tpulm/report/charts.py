@@ -173,20 +173,17 @@ def training(runs: Sequence[Mapping[str, Any]], width: int) -> dict:
 
     def rows(name: str, change: Callable = dict) -> dict:
         """Return the points of a curve of each run, not more than a panel has pixels."""
-        points = min(points_of(runs), width)
-        curves = {run["label"]: thinned(change(run[name]), points) for run in runs if run.get(name)}
-        return {
-            "data": {
-                "values": [
-                    {"x": step, "y": float(f"{value:.5g}"), "run": label}
-                    for label, curve in curves.items()
-                    for step, value in zip(curve["steps"], curve["values"], strict=True)
-                ]
-            }
-        }
+        most = min(points_of(runs), width)
+        curves = {run["label"]: thinned(change(run[name]), most) for run in runs if run.get(name)}
+        points = [
+            {"x": step, "y": float(f"{value:.5g}"), "run": label}
+            for label, curve in curves.items()
+            for step, value in zip(curve["steps"], curve["values"], strict=True)
+        ]
+        return {"data": {"values": points}}
 
     ends = [curve["steps"][end] for run in runs for curve in run.values() if isinstance(curve, dict) for end in (0, -1)]
-    color = {"field": "run", "type": "nominal", "title": None, "sort": None}
+    color: dict[str, Any] = {"field": "run", "type": "nominal", "title": None, "sort": None}
     color["scale"] = {"domain": [run["label"] for run in runs]}
     shown = [name for name in PANELS if any(run.get(name) for run in runs)]
     panels = []

@@ -65,7 +65,8 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
     texts = data_section.texts(recipe, sources)
     scores, losses = final_scores(runs, sources), losses_of(runs, sources)
     contexts: dict[str, dict[str, Any]] = {
-        "summary": result_section.summary(recipe, runs, scores, losses, sources) | {"texts": texts},
+        "summary": result_section.summary(runs, scores, losses, sources)
+        | {"texts": texts, "next_run": result_section.next_run(recipe)},
         "text": {"texts": texts},
         "tokenizer": data_section.tokenizer(sources),
         "records": data_section.records(sources),

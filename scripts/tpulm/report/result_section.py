@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from tpulm.core.devices import devices_in_words
 from tpulm.core.experiments import CONFIG, directory_option, from_workflow
 from tpulm.report import charts, svg
 from tpulm.report.curves import curves_of, first_measures, over_tokens, parameters_of
 from tpulm.report.jobs import PAUSE
-from tpulm.report.sources import Sources, devices_of, format_duration
+from tpulm.report.sources import Sources, format_duration
 from tpulm.report.tables import HEAD, notes_of, plan_name, rows_of, show, title_of
 from tpulm.report.verdicts import verdicts
 from tpulm.specs.artifacts import CHECKPOINT_FILES, TRAINED_ON
@@ -25,7 +26,7 @@ LOSSES = {"mlm": "nats per masked token", "base": "nats per token", "finetune": 
 
 def describe_runs(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:
     """Return every run of the page's recipe with its metrics, state, timings and devices."""
-    runs, devices = [], devices_of(recipe, sources)
+    runs = []
     for run in recipe["runs"]:
         metrics, timings = (f"{run['folder']}/{file}" for file in ("metrics.json", "timings.csv"))
         states = sources.names(f"{run['folder']}/checkpoints/*/{CHECKPOINT_FILES['state']}")
@@ -44,7 +45,7 @@ def describe_runs(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str,
                 "seconds": middle(measured.get("seconds_per_step")),
                 "speed": middle(measured.get("tokens_per_second")),
                 "operations": operations_of(measured),
-                "devices": devices[run["label"]],
+                "devices": devices_in_words(str(measured.get("devices", [""])[-1])),
             }
         )
     return runs
@@ -80,7 +81,7 @@ def operations_of(timings: Mapping[str, list]) -> list[tuple[str, str, float]]:
 
 def training(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
     """Return the context of the training section: the curves of all runs that have begun."""
-    curves = [pick(run) | curves_of(run, sources) for run in runs]
+    curves = [{key: run[key] for key in ("stage", "name", "label")} | curves_of(run, sources) for run in runs]
     curves = [run for run in curves if run["loss"]]
     return {
         "files": [file for run in curves for file in run.pop("files")],
@@ -95,11 +96,6 @@ def training(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
         "runs": runs,
         "unpromised": [run["label"] for run in runs if not run["figures"].get("bytes_promised", True)],
     }
-
-
-def pick(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return stage, name and label of a run."""
-    return {key: run[key] for key in ("stage", "name", "label")}
 
 
 def quality(
@@ -140,18 +136,13 @@ def quality(
 
 
 def summary(
-    recipe: Mapping[str, Any],
-    runs: list[dict[str, Any]],
-    scores: Sequence[dict[str, Any]],
-    losses: Sequence[dict[str, Any]],
-    sources: Sources,
+    runs: list[dict[str, Any]], scores: Sequence[dict[str, Any]], losses: Sequence[dict[str, Any]], sources: Sources
 ) -> dict[str, Any]:
     """Return the context of the summary; scores, losses  as in `quality`."""
     totals = sources.json("jobs.json")["totals"]
     best = best_of(runs, scores, losses)
     return {
         "verdicts": verdicts(runs, scores, sources),
-        "next_run": next_run(recipe),
         "runs": runs,
         "best": best,
         "files": list(dict.fromkeys(row["file"] for row in best)),

@@ -11,7 +11,6 @@ from jinja2 import Undefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from tpulm.core.devices import devices_in_words
 from tpulm.core.files import read_json
 
 # Columns of text, even if it looks like numbers.
@@ -142,17 +141,6 @@ def format_number(style: str, value: Any) -> str | Markup:
     if value is None or isinstance(value, Undefined):
         return Markup('<span title="not known">–</span>')
     return STYLES[style](value)
-
-
-def names_below(paths: Iterable[str | Path], results: str | Path) -> dict[str, Path]:
-    """Return paths by their names relative to the folder `results`."""
-    return {Path(path).relative_to(results).as_posix(): Path(path) for path in paths}
-
-
-def devices_of(recipe: Mapping[str, Any], sources: Sources) -> dict[str, str]:
-    """Return the devices of each run's last training in words, by the run's label; "" for unknown devices."""
-    timings = {run["label"]: sources.columns(f"{run['folder']}/timings.csv") for run in recipe["runs"]}
-    return {label: devices_in_words(str(columns.get("devices", [""])[-1])) for label, columns in timings.items()}
 
 
 REASONS = {
