@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpulm.core.errors import UserError, plural
+from tpulm.core.errors import UserError
 
 GIB = 2**30
 HOST_CHIPS = 4  # of each host of a slice that has several
@@ -215,9 +215,10 @@ def check_devices(resources: Mapping, number: int, kind: str) -> None:
         expected = per_host * resources.get("hosts", 1)
     if not fits or number != expected:
         raise UserError(
-            f"{resources['run_key']}.resources.accelerator is {requested}, which is {plural(expected, 'device')}, but "
-            f"this job found {plural(number, 'device')} ({kind}); allowed: that accelerator, with the packages for it "
-            "(where there are more GPUs, CUDA_VISIBLE_DEVICES names those to use), or the config without the key. "
+            f"{resources['run_key']}.resources.accelerator is {requested}, which has {expected} "
+            f"device{'s' * (expected != 1)}, but this job found {number} device{'s' * (number != 1)} ({kind}); allowed: "
+            "that accelerator, with the packages for it (where there are more GPUs, CUDA_VISIBLE_DEVICES names those "
+            "to use), or the config without the key. "
             f"{ANY_DEVICES}=1 in the environment trains on any devices."
         )
 

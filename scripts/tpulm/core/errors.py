@@ -28,11 +28,6 @@ def printable(text: str) -> str:
     return safe if len(safe) <= LONGEST else f"{safe[: LONGEST // 2]} ... {safe[-LONGEST // 2 :]}"
 
 
-def plural(number: int, noun: str) -> str:
-    """Return a number of things, such as 1 device or 8 devices."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text, at most 200 characters, URLs without queries; its type without text."""
     text = str(error).strip().splitlines()

@@ -16,7 +16,7 @@ from keras.distribution import DeviceMesh, LayoutMap, ModelParallel, TensorLayou
 
 from tpulm.compat.keras import layout_of
 from tpulm.core.devices import IN_USE
-from tpulm.core.errors import UserError, plural
+from tpulm.core.errors import UserError
 
 AXES = ["batch", "model"]
 BLOCK_OUTPUT = re.compile(r"(decoder_block_|transformer_layer_|encoder\.layer\.|model\.layers\.)\d+/output$")
@@ -89,8 +89,8 @@ def mesh_shape(mesh: list[int], devices: int, kind: str, where: str) -> tuple[in
     fits = devices % known == 0 if -1 in mesh else known <= devices
     if not fits:
         raise UserError(
-            f"{where} is {mesh}, which does not fit the {plural(devices, f'{kind} device')} here; allowed: two sizes "
-            f"whose product is at most {devices}, or -1 for one of them, the remaining devices."
+            f"{where} is {mesh}, which does not fit the {devices} {kind} device{'s' * (devices != 1)} here; allowed: "
+            f"two sizes whose product is at most {devices}, or -1 for one of them, the remaining devices."
         )
     batch, model = (devices // known if size == -1 else size for size in mesh)
     return batch, model

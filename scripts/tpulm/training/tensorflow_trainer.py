@@ -8,7 +8,7 @@ import numpy as np
 from tpulm.compat.tf_keras import dropout_generators
 from tpulm.core.arrays import load_arrays
 from tpulm.core.devices import IN_USE, devices_in_words
-from tpulm.core.errors import UserError, plural
+from tpulm.core.errors import UserError
 from tpulm.core.live_metrics import LiveMetrics
 from tpulm.records.masked_batches import documents_apart, evaluation_batches, training_batch
 from tpulm.records.reader import Records
@@ -253,8 +253,8 @@ def check_microbatches(where: str, recipe: Mapping, replicas: int) -> None:
     size, microbatches = recipe["batch_size"], recipe.get("microbatches", 1)
     if microbatches > 1 and size % (replicas * microbatches):
         raise UserError(
-            f"{where}.batch_size is {size}; allowed: a multiple of the {plural(replicas, 'device')} of this job times "
-            f"microbatches, {microbatches}."
+            f"{where}.batch_size is {size}; allowed: a multiple of the {replicas} device{'s' * (replicas != 1)} of this "
+            f"job times microbatches, {microbatches}."
         )
 
 
