@@ -99,7 +99,7 @@ def tables(names: list[str]) -> Iterator[str]:
     scores = [score for folder, run in every for score in scores_of(folder, str(run.relative_to(folder)))]
     if scores:
         yield from table_of_scores(scores)
-    if written := [str(file) for folder in folders for file in sorted(folder.glob("compare/*.csv"))]:
+    if written := [str(file) for folder in dict.fromkeys(folders) for file in sorted(folder.glob("compare/*.csv"))]:
         yield f"with all digits, as `snakemake compare` wrote them: {', '.join(written)}"
 
 

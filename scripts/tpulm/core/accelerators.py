@@ -216,9 +216,9 @@ def check_devices(resources: Mapping, number: int, kind: str) -> None:
     if not fits or number != expected:
         raise UserError(
             f"{resources['run_key']}.resources.accelerator is {requested}, which has {expected} "
-            f"device{'s' * (expected != 1)}, but this job found {number} device{'s' * (number != 1)} ({kind}); allowed: "
-            "that accelerator, with the packages for it (where there are more GPUs, CUDA_VISIBLE_DEVICES names those "
-            "to use), or the config without the key. "
+            f"device{'s' * (expected != 1)}, but this job found {number} device{'s' * (number != 1)} ({kind}); "
+            "allowed: that accelerator, with the packages for it (where there are more GPUs, CUDA_VISIBLE_DEVICES "
+            "names those to use), or the config without the key. "
             f"{ANY_DEVICES}=1 in the environment trains on any devices."
         )
 

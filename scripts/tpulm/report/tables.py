@@ -89,7 +89,11 @@ def fitted(text: str, width: int = COLUMNS) -> Iterator[str]:
             head, _, *rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
             yield from wrapped([head, *rows], width)
         else:
-            yield from (part for line in lines for part in textwrap.wrap(line, width) or [""])
+            yield from (
+                part
+                for line in lines
+                for part in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
+            )
 
 
 def wrapped(cells: Sequence[Sequence[str]], width: int) -> Iterator[str]:
@@ -102,7 +106,7 @@ def wrapped(cells: Sequence[Sequence[str]], width: int) -> Iterator[str]:
         widths[max(spare, key=widths.__getitem__)] -= 1
     adjust = [str.rjust if all(NUMERIC.match(cell) for cell in column[1:]) else str.ljust for column in columns]
     for number, row in enumerate(zip(*columns, strict=True)):
-        parts = [textwrap.wrap(cell, size) for cell, size in zip(row, widths, strict=True)]
+        parts = [textwrap.wrap(cell, size, break_on_hyphens=False) for cell, size in zip(row, widths, strict=True)]
         for line in zip_longest(*parts, fillvalue=""):
             yield "  ".join(fill(cell, size) for fill, cell, size in zip(adjust, line, widths, strict=True)).rstrip()
         if number == 0:
