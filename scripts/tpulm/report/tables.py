@@ -15,7 +15,7 @@ from tpulm.specs.recipes import differing
 from tpulm.specs.scores import ACCURACY, LOSS, Score, find_scores, scores_in
 
 FIGURES = (LOSS, ACCURACY)
-COLUMNS = 100  # of what is printed
+COLUMNS, SHORT = 100, 16  # of what is printed, and of cells that stay whole
 NUMERIC = re.compile(r"[-+]?\d|-?$")
 
 
@@ -99,7 +99,10 @@ def fitted(text: str, width: int = COLUMNS) -> Iterator[str]:
 def wrapped(cells: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     """Yield the lines of a table, heads first, in at most `width` columns; columns without content are left out."""
     columns = [column for column in zip(*cells, strict=True) if any(column[1:])]
-    words = [max(len(word) for cell in column for word in (cell.split() or [""])) for column in columns]
+    parts = [
+        [part for cell in column for part in (cell.split() if len(cell) > SHORT else [cell])] for column in columns
+    ]
+    words = [max(map(len, column)) for column in parts]
     widths = [max(map(len, column)) for column in columns]
     while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
         spare = [number for number in range(len(widths)) if widths[number] > words[number]] or range(len(widths))
