@@ -89,20 +89,17 @@ def fitted(text: str, width: int = COLUMNS) -> Iterator[str]:
             head, _, *rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
             yield from wrapped([head, *rows], width)
         else:
-            yield from (
-                part
-                for line in lines
-                for part in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
-            )
+            wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False).wrap
+            yield from (part for line in lines for part in wrap(line) or [""])
 
 
 def wrapped(cells: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     """Yield the lines of a table, heads first, in at most `width` columns; columns without content are left out."""
     columns = [column for column in zip(*cells, strict=True) if any(column[1:])]
-    parts = [
-        [part for cell in column for part in (cell.split() if len(cell) > SHORT else [cell])] for column in columns
+    words = [
+        max(len(word) for cell in column for word in (cell.split() if len(cell) > SHORT else [cell]))
+        for column in columns
     ]
-    words = [max(map(len, column)) for column in parts]
     widths = [max(map(len, column)) for column in columns]
     while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
         spare = [number for number in range(len(widths)) if widths[number] > words[number]] or range(len(widths))
