@@ -22,6 +22,7 @@ from conftest import ROOT
 from sentencepiece import SentencePieceProcessor
 from test_report import browser, needs_browser, opened  # noqa: F401 (a fixture)
 from tokenizers import Tokenizer
+from tpulm.config.finished_models import choose_model
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, write_json
 from tpulm.core.local_server import LARGEST, Answer, serve
@@ -90,8 +91,14 @@ def demo(trained, tmp_path_factory):
     """The address of a page of all models of a run, whose results it leaves as they are."""
     before = fingerprints(trained / "results")
     (folder := tmp_path_factory.mktemp("demo")).joinpath("results").symlink_to(trained / "results")
-    with started(folder) as address:
-        yield address
+    (program := folder / "browser").write_text(f'#!/bin/sh\necho "$1" > {folder}/opened\n')  # of a desktop
+    program.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISPLAY", ":99")
+        patch.setenv("BROWSER", str(program))
+        with started(folder) as address:
+            yield address
+    assert (folder / "opened").read_text() == f"{address}\n"
     assert fingerprints(trained / "results") == before
 
 
@@ -437,3 +444,7 @@ def test_models_are_named_or_there_is_a_sentence(trained, tmp_path):
     assert done.returncode == 1 and done.stderr.startswith("error: the run is big, ")
     done = start(tmp_path)
     assert done.returncode == 1 and done.stderr.startswith("error: there is no trained model in results")
+    assert "run `snakemake mlm`" in done.stderr
+    shutil.copytree(trained / "results/mlm/tiny/checkpoints", tmp_path / "results/mlm/tiny/checkpoints")
+    with pytest.raises(UserError, match=r"^the run is tiny, which is not finished .*; run `snakemake .*mlm`\.$"):
+        choose_model("tiny", [], tmp_path / "results")

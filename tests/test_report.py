@@ -59,6 +59,8 @@ def opened(browser, address: str, width: int, scheme: str, complaints: list, scr
         lambda request: complaints.append(request.url) if not request.url.startswith(("data:", address)) else None,
     )
     page.goto(address)
+    if scripts:
+        page.wait_for_selector("html[data-ready]")
     return page
 
 
