@@ -15,7 +15,6 @@ from tpulm.compat.snakemake import DEFAULT_HANDLER, replace_handler
 from tpulm.core import ledger
 from tpulm.core.job import ERASE, IN_PLACE
 from tpulm.workflow import terminal
-from tpulm.workflow.pace import kind_of_job
 from tpulm.workflow.terminal import Terminal
 
 pytestmark = pytest.mark.unit
@@ -122,8 +121,6 @@ def test_the_time_that_is_left_is_told_once_it_is_known(tmp_path, monkeypatch):
         return take, stream, shown
 
     assert told([*tiny, ("all", "")])[1].getvalue().endswith("jobs to run: 3, about 0:20:00 by earlier runs\n")
-    exports = [[("export", f"logs/base/small/{step:08d}-export.log")] for step in (1, 2)]
-    assert len({kind_of_job(rule, [log]) for ((rule, log),) in exports}) == 1
     assert told(tiny, tiny)[1].getvalue().endswith(", about 0:20:00 by earlier runs\n")  # two cores, two chains
     assert told(tiny, local=False)[1].getvalue().endswith("jobs to run: 3\n")  # where jobs wait in a queue
     take, stream, shown = told([*tiny, ("score", "logs/score.log"), ("all", "")])
