@@ -29,4 +29,5 @@ with job(snakemake.log[0], "archive") as say:
     say(f"{archive}: {count - left_out.total()} of {count} artifacts, {size / 1e6:.1f} MB")
     if left_out:
         names = ", ".join(f"{name} ({number})" for name, number in left_out.items())
-        say(f"left out, because deleted or larger than archive.largest_file_mb, {recipe['largest_file_mb']}: {names}")
+        limit = f"archive.largest_file_mb, {recipe['largest_file_mb']:g}"
+        say(f"left out, because deleted or larger than {limit}: {names}")
