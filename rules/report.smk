@@ -62,6 +62,7 @@ rule write_report:
         recipe=lambda w: page_recipe(
             OUTLINE,
             {name: path.stem for name, path in snakefiles(workflow).items()},
+            CONFIG_FILES,
             PATHS.prefixed,
         ),
         code=code_digest("report/write_report", "workflow"),

@@ -164,7 +164,7 @@ def test_devices_are_those_of_the_request(monkeypatch, requested, hosts, number,
         check_devices(resources, number, kind)
     message = str(raised.value)
     assert message.startswith(f"mlm.runs.tiny.resources.accelerator is {requested}, ")
-    assert f"{number} device(s) ({kind})" in message
+    assert f"found {number} device" in message and f"({kind})" in message
     monkeypatch.setenv(ANY_DEVICES, "1")
     check_devices(resources, number, kind)
 

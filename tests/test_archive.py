@@ -36,7 +36,8 @@ def archived(trained, tmp_path_factory) -> Workflow:
     (workflow / "größe").mkdir()
     (workflow / "config.yaml").rename(workflow / "größe/config.yaml")
     shutil.copy2(ROOT / "config.yaml", workflow.folder)
-    workflow("archive", *GIVEN)
+    printed = workflow("archive", *GIVEN).stdout
+    assert re.search(r"left out, .*archive\.largest_file_mb, 1: .*weights\.safetensors \(\d", printed)
     return workflow
 
 

@@ -22,6 +22,7 @@ from conftest import ROOT
 from sentencepiece import SentencePieceProcessor
 from test_report import browser, needs_browser, opened  # noqa: F401 (a fixture)
 from tokenizers import Tokenizer
+from tpulm.config.finished_models import choose_model
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, write_json
 from tpulm.core.local_server import LARGEST, Answer, serve
@@ -105,8 +106,14 @@ def demo(trained, tmp_path_factory):
     found = {"where": "c", "template": TURNS, "bos_token": "<bos>", "eos_token": "<eos>", "special": None}
     write_json(folder / "chat/results/corpus/chat_template.json", found)
     names = "results/base/small", "results/finetune/python", "results/mlm/tiny", "chat/results/base/talks"
-    with started(folder, *names) as address:
-        yield address
+    (program := folder / "browser").write_text(f'#!/bin/sh\necho "$1" > {folder}/opened\n')  # of a desktop
+    program.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISPLAY", ":99")
+        patch.setenv("BROWSER", str(program))
+        with started(folder, *names) as address:
+            yield address
+    assert (folder / "opened").read_text() == f"{address}\n"
     assert fingerprints(trained / "results") == before
 
 
@@ -411,3 +418,18 @@ def test_models_are_side_by_side_in_a_browser(demo, browser, width, scheme):  # 
     form.locator(".reply:not([aria-busy]) li").nth(4).wait_for(timeout=60_000)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert complaints == []
+
+
+def test_models_are_named_or_there_is_a_sentence(trained, tmp_path):
+    def start(folder, *arguments):
+        command = [sys.executable, ROOT / "tools/demo.py", *arguments]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=os.environ)
+
+    done = start(trained.folder, "big")
+    assert done.returncode == 1 and done.stderr.startswith("error: the run is big, ")
+    done = start(tmp_path)
+    assert done.returncode == 1 and done.stderr.startswith("error: there is no trained model in results")
+    assert "run `snakemake mlm`" in done.stderr
+    shutil.copytree(trained / "results/mlm/tiny/checkpoints", tmp_path / "results/mlm/tiny/checkpoints")
+    with pytest.raises(UserError, match=r"^the run is tiny, which is not finished .*; run `snakemake .*mlm`\.$"):
+        choose_model("tiny", [], tmp_path / "results")

@@ -378,7 +378,7 @@ def test_before_and_after_tuning_and_at_a_checkpoint_that_is_let_go(trained, tmp
 def test_compare_says_which_differences_are_real(trained, tmp_path):
     workflow = copied(trained, tmp_path)
     printed = workflow("--cores", "2", "compare").stdout
-    assert "finetune/python compared with base/small" in printed
+    assert "\nfinetune/python compared with base/small" in printed and "results/compare/models.csv" in printed
     rows = list(csv.DictReader((workflow / "results/compare/models.csv").open()))
     assert {row["verdict"] for row in rows} <= {"better", "worse", "cannot tell"} and len(rows) > 3
     workflow("verify", "--cores", "2")  # tables of text, with empty cells

@@ -12,12 +12,13 @@ import pytest
 from conftest import ROOT, write_record
 from page_reader import PLANNED, Page, check_page
 from tpulm.core import accelerators, ledger
-from tpulm.report import jobs
-from tpulm.report.curves import POINTS, curves_of, thinned_indices
-from tpulm.report.page import SECTIONS, sections, with_keys
-from tpulm.report.sources import STYLES, Sources
-from tpulm.report.tables import scores_then_and_now
-from tpulm.specs.scores import KIND, Score, scores_in, token_scores, write_scores
+from tpulm.report import charts, jobs, svg
+from tpulm.report.curves import curves_of
+from tpulm.report.data_section import marked
+from tpulm.report.page import sections, with_keys
+from tpulm.report.sources import STYLES, Sources, as_script
+from tpulm.report.tables import COLUMNS, aligned, fitted, scores_then_and_now
+from tpulm.specs.scores import BASE, KIND, Score, scores_in, token_scores, write_scores
 
 pytestmark = pytest.mark.unit
 TEMPLATES = ROOT / "report/page"
@@ -28,7 +29,15 @@ RUN = {
 RECIPE = {
     "title": "A <title>", "results": "results", "runs": [RUN], "texts": ["corpus"], "prices": {},
     "cpu_watts": 10.0, "cpu_price": 0.5, "rules": {"read_part": "corpus", "train": "mlm", "tell": "report"},
+    "configfiles": ["config.yaml"],
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def specifications(monkeypatch):
+    """The data of a figure in place of its drawing, for page_reader."""
+    drawn = {svg.WIDE, svg.HALF}
+    monkeypatch.setattr(svg, "figure", lambda look, spec, label, width: as_script("", spec) if width in drawn else "")
 
 
 def write(folder: Path, name: str, value) -> None:
@@ -84,7 +93,8 @@ def results(tmp_path) -> Path:
     write(tmp_path, "mlm/one/checkpoints/00000004/state.json", evaluation)
     answers = [{"token_str": "<i>a</i>", "score": 0.04}, {"token_str": "", "score": 0.0012}]
     write(tmp_path, "mlm/one/fill_mask.json", [{"prompt": "say <b>[MASK]</b>", "answers": answers}])
-    pairs = [{"prompt": "def ", "before": ["an old word"] * 5, "after": ["a new word </pre>"] * 5}]
+    said = {"before": ["an old word of the text"] * 5, "after": ["a new word of the text </pre>"] * 5}
+    pairs = [{"prompt": "def "} | said]
     pairs[0]["cut"] = {"before": 5, "after": 0}
     write(tmp_path, "finetune/two/generations.json", {"sampling": {}, "prompts": pairs})
     return tmp_path
@@ -102,9 +112,12 @@ def test_the_curve_of_a_run_that_trains_again_is_the_new_one(results):
     assert curves_of(RUN, sources_of(results))["loss"]["steps"] == [1, 2, 3, 4]
 
 
-def test_an_empty_folder_has_a_page(tmp_path):
-    runs = [RUN, RUN | {"name": "two"}, RUN | {"stage": "finetune"}]
-    assert len(re.findall(r"<h2 ", told(tmp_path, RECIPE | {"runs": runs}))) == len(SECTIONS)
+def test_sections_without_content_are_left_out(results, tmp_path_factory):
+    def shown(folder):
+        return [section["id"] for section in sections(RECIPE, sources_of(folder), TEMPLATES)]
+
+    assert shown(tmp_path_factory.mktemp("empty")) == ["summary"]
+    assert shown(results) == ["summary", "text", "training", "quality", "samples"]
 
 
 def test_names_of_files_stay_text(results):
@@ -130,9 +143,31 @@ def test_keys_of_a_sentence_are_code(said, html):
     assert with_keys(said) == html
 
 
-def test_the_page_says_how_to_try_the_models(results, tmp_path_factory):
-    assert "<code>python tools/demo.py results/mlm/one</code>" in told(results)
-    assert "tools/demo.py" not in told(tmp_path_factory.mktemp("empty"))
+def test_the_page_says_how_to_follow_a_verdict_and_to_try_the_models(results, tmp_path_factory):
+    text = told(results)
+    assert "<code>python tools/demo.py results/mlm/one</code>" in text
+    assert "edit <code>config.yaml</code>, then type <code>snakemake</code>" in text
+    assert "then type <code>snakemake --configfile a.yaml b.yaml<" in told(
+        results, RECIPE | {"configfiles": ["a.yaml", "b.yaml"]}
+    )
+    empty = told(tmp_path_factory.mktemp("empty"))
+    assert "tools/demo.py" not in empty and "To follow" not in empty
+
+
+def test_a_figure_is_drawn_without_a_script_in_the_colors_of_the_page(monkeypatch):
+    monkeypatch.undo()
+    look = (TEMPLATES / "figures.json").read_text()
+    rows = [{"name": "mlm/<b>", "value": 2.125, "low": 2.0, "high": 2.25}]
+    spec = charts.intervals(rows, [{"name": "mlm/<b>", "value": 2.4375, "which": "5-gram"}], "bits")
+    text = svg.figure(look, spec, 'A "<label>"', svg.WIDE)
+    assert text.startswith("<svg") and 'role="img" aria-label="A &#34;&lt;label&gt;&#34;"' in text
+    assert "<title>bits: 2.125; name: mlm/&lt;b&gt;</title>" in text and ">5-gram</text>" in text
+    assert "var(--series-1)" in text and "<script" not in text and " id=" not in text
+    alone = charts.intervals([rows[0] | {"low": None, "high": None}], [], "bits")
+    assert "<title>bits: 2.125" in svg.figure(look, alone, "", svg.NARROW)
+    curve = {"steps": list(range(1, 5001)), "values": [5.0 + 0.1 * (step % 7) for step in range(5000)]}
+    text = svg.figure(look, charts.training([{"label": "mlm/one", "loss": curve, "held_out": None}], 340), "", 340)
+    assert ">2,000</text>" in text and "concat_0_group" in text and len(text) < 20_000
 
 
 def test_every_number_is_that_of_its_file_and_text_stays_text(results):
@@ -141,6 +176,7 @@ def test_every_number_is_that_of_its_file_and_text_stays_text(results):
     assert "<script>alert" not in text and "<b>two" not in text and "<i>a</i>" not in text and "<b>[MASK]" not in text
     assert "&lt;b&gt;[MASK]" in text
     assert "<del>an old</del> word" in text and "<ins>a new</ins> word" in text
+    assert marked("<a> b c", "d e f g h") == ("&lt;a&gt; b c", "d e f g h")  # of which nothing stays
 
 
 @pytest.mark.parametrize(
@@ -151,6 +187,7 @@ def test_every_number_is_that_of_its_file_and_text_stays_text(results):
         ("percent", 0.040568, "4.1 %"),
         ("change", -0.0678, "-6.8 %"),
         ("seconds", 0.0635, "63.5 ms"),
+        ("seconds", 0.963, "963 ms"),
         ("seconds", 306, "5.1 min"),
         ("amount", 694912, "694,912"),
         ("bytes", 131072, "128.0 KiB"),
@@ -163,17 +200,16 @@ def test_a_number_reads_well(style, value, text):
 def test_thinned_curves_keep_their_peaks_and_their_ends():
     values = np.sin(np.arange(10_000) / 300)
     values[1234], values[8765] = 50, -50
-    index = thinned_indices(values)
-    assert len(index) <= POINTS and {0, 1234, 8765, 9999} <= set(index) and (np.diff(index) > 0).all()
-    assert thinned_indices(values[:500]).tolist() == list(range(500))
-    assert len(thinned_indices([math.nan] * 2000)) <= POINTS
+    index = charts.thinned_indices(values)
+    assert len(index) <= charts.POINTS and {0, 1234, 8765, 9999} <= set(index) and (np.diff(index) > 0).all()
+    assert charts.thinned_indices(values[:400]).tolist() == list(range(400))
+    assert len(charts.thinned_indices([math.nan] * 2000)) <= charts.POINTS
 
 
 def test_curves_have_points_of_their_file_only(results):
-    run = Page(told(results)).scripts["curves-data"]["runs"][0]
+    (run,) = Page(told(results)).scripts["curves-data"]
     assert dict(zip(run["loss"]["steps"], run["loss"]["values"], strict=True)) == {1: 8.0, 2: 4.0, 3: 8 / 3, 4: 2.0}
     assert run["held_out"] == {"steps": [4], "values": [5.8456]}
-    assert run["clock"] == {"steps": [0, 1, 4], "seconds": [0, 9.5, 9.692]} and run["tokens_per_step"] == 102
 
 
 def test_a_run_that_still_trains_is_told_by_its_log(results):
@@ -182,9 +218,8 @@ def test_a_run_that_still_trains_is_told_by_its_log(results):
     record = {"step": 2, "last_step": 4, "loss": 3.5, "learning_rate": 0.1, "tokens": 64, "tokens_per_second": 32.0}
     record |= {"mfu": 0.4}
     write(results, "logs/mlm/one/metrics.jsonl", json.dumps(record) + "\n" + '{"step": 3, "lo')
-    run = Page(told(results)).scripts["curves-data"]["runs"][0]
-    assert run["loss"] == {"steps": [2], "values": [3.5], "of": 1}
-    assert run["mfu"]["values"] == [0.4] and run["clock"]["seconds"] == [0.0, 2.0]
+    (run,) = Page(told(results)).scripts["curves-data"]
+    assert run["loss"] == {"steps": [2], "values": [3.5]} and run["mfu"]["values"] == [0.4]
 
 
 def test_scores_come_first_with_their_intervals_and_the_strongest_baseline(results):
@@ -234,6 +269,9 @@ def test_the_first_screen_says_what_the_table_of_scores_says(results):
     assert re.findall('class="verdict">(.*?)<', summary) == ["no significant difference"]
     assert pairs.comparison.startswith("no significant difference from 5-gram")
     assert "2.336" in summary and "1.479" not in summary and pseudo.comparison == ""
+    # A finetuned model is compared with its base model first, whatever is better.
+    scored(results, [replace(pairs, baselines={"5-gram": 0.9062, BASE: 0.5}, chance=None)])
+    assert re.findall('class="verdict">(.*?)<', told(results).partition('id="text-title"')[0]) == ["better"]
 
 
 def test_a_wrong_number_of_a_table_or_a_chart_is_found(results):
@@ -269,7 +307,7 @@ def test_plans_of_runs_and_of_models_on_tasks_are_shown(results):
     text = "".join(section["html"] for section in sections(RECIPE, sources_of(results), TEMPLATES))
     assert 'name">mlm/one<' in text and 'name">tasks/reviews/mlm/one<' in text and "mlm/gone" not in text
     assert "does not fit v5e-1: &lt;b&gt;" in text
-    for shown in ("compute", "1,024", "31%", "500.0 ms", "9.0 GiB"):
+    for shown in ("compute", "1,024", "31%", "500 ms", "9.0 GiB"):
         assert shown in text, shown
 
 
@@ -297,9 +335,6 @@ def test_scores_of_before_stand_beside_those_of_today():
         run = {"stage": "mlm", "name": "one", "hash": digest * 64, "recipe": {"seed": int(digest)}}
         loss = {"loss": value + 1, "accuracy": 0.5, "predictions": 100, "frequency_loss": 6.0}
         metrics = {"parameters": 9, "validation": loss, "test": loss}  # as version 0.2.0 wrote them
-        if digest == "3":
-            others = {"token frequencies": {"loss": 6.0}}
-            metrics = {"scores": [asdict(row) for row in token_scores("corpus", "test", "all", loss, others)]}
         return run | {"metrics": metrics, "scores": [asdict(score), asdict(part)]}
 
     runs = [kept_run("1", 2.5, 40), kept_run("2", 2.25, 50)]
@@ -317,13 +352,14 @@ def test_scores_of_before_stand_beside_those_of_today():
         ["mlm", "one 11111111", "seed=1", name, then, "40", "2.1250", "40 items then, 50 now"],
         ["mlm", "one 22222222", "seed=2", name, "2.2500 [2.1500, 2.3500]", "50", "2.1250", "-0.1250 better"],
     ]
-    losses = [row[4:] for row in cells if row[3] == "loss: corpus test"]
-    assert losses == [
-        ["3.5000", "100", "", ""],
-        ["3.5000", "100", "3.1250", "-0.3750"],
-        ["3.2500", "100", "3.1250", "-0.1250"],
-    ]
     assert scores_then_and_now({"results/history/mlm/one": runs[:1]}, ["mlm/one"]) == ""
+
+
+def test_tables_fit_the_terminal():
+    cells = [["model", "settings", "loss", "seeds"], ["mlm/" + "long-" * 30, " ".join(["a=1"] * 40), "2.5", ""]]
+    lines = list(fitted(f"{'a sentence ' * 20}\n{aligned([*cells, ['mlm/b', 'a=2', '12.25', '']])}\nresults/a.csv"))
+    assert max(map(len, lines)) <= COLUMNS and lines[-1] == "results/a.csv" and "seeds" not in "".join(lines)
+    assert lines[-3].split() == ["mlm/b", "a=2", "12.25"] and "|" not in "".join(lines)
 
 
 def test_jobs_are_followed_from_the_files_back_to_the_text(tmp_path, monkeypatch):
@@ -427,12 +463,3 @@ def test_tokenizers_stand_side_by_side(results):
     text = told(results)
     for shown in ("large", "65,000", "1.314", "1.352", "greek", "2.171"):
         assert shown in text, shown
-
-
-def test_sections_that_a_config_never_fills_are_left_out(tmp_path):
-    def shown(*stages):
-        runs = [RUN | {"stage": stage, "label": f"{stage}/{number}"} for number, stage in enumerate(stages)]
-        return [one["id"] for one in sections(RECIPE | {"runs": runs}, sources_of(tmp_path), TEMPLATES)]
-
-    assert shown("mlm", "base", "finetune") == [name for name in SECTIONS if name != "runs"]
-    assert shown("mlm", "mlm") == [name for name in SECTIONS if name != "partitioning"]

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -12,15 +11,14 @@ import urllib.error
 import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from conftest import ROOT
-from page_reader import PLANNED, Page, check_page
-from tpulm.report.page import SECTIONS, page
-from tpulm.report.sources import Sources
+from page_reader import Page, check_page
+from tpulm.report.page import SECTIONS
 
-SHOWN = [name for name in SECTIONS if name != "runs"]  # of the embedded config, which has one run of each stage
+# Of the embedded config, which has one run of each stage, and of which nothing is planned.
+SHOWN = [name for name in SECTIONS if name not in ("runs", "plan")]
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 needs_browser = pytest.mark.skipif(
     not BROWSER or not find_spec("playwright"), reason="no Chromium here; apt-get install chromium"
@@ -46,9 +44,11 @@ def browser():
         opened.close()
 
 
-def opened(browser, address: str, width: int, scheme: str, complaints: list):
+def opened(browser, address: str, width: int, scheme: str, complaints: list, scripts: bool = True):
     """Return an open page; what its console says and what it asks a network for goes to `complaints`."""
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=scripts
+    )
     page = context.new_page()
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -57,20 +57,21 @@ def opened(browser, address: str, width: int, scheme: str, complaints: list):
         lambda request: complaints.append(request.url) if not request.url.startswith(("data:", address)) else None,
     )
     page.goto(address)
-    page.wait_for_selector("html[data-ready]")
+    if scripts:
+        page.wait_for_selector("html[data-ready]")
     return page
 
 
 def test_the_page_is_one_small_file_with_the_numbers_of_the_files_that_it_links_to(trained, report):
     text = report.read_text()
-    assert len(text.encode()) < 5e6
+    assert len(text.encode()) < 400_000  # and 3.7 MB for 50 runs of 20,000 steps
     elements = re.sub(r"(?s)(<script[^>]*>).*?</script>", r"\1", text)
     assert not re.search(r"<(script|img|iframe|link)[^>]+(src|href)=[\"'](?!data:)", elements)
-    assert 'id="summary"' in text and all(f'<section id="{name}"' in text for name in SHOWN)
+    assert re.findall('<section id="([a-z]+)"', text) == SHOWN
     page = Page(text)
     results = trained / "results"
     assert check_page(page, results) > 200 and all(page.figures) and all(table["files"] for table in page.tables)
-    for run in page.scripts["curves-data"]["runs"]:
+    for run in page.scripts["curves-data"]:
         history = next(file for file in page.links if file.endswith(f"/{run['name']}/history.csv"))
         rows = (results / history).read_text().splitlines()[1:]
         known = {tuple(map(float, row.split(",")[:2])) for row in rows}
@@ -79,78 +80,33 @@ def test_the_page_is_one_small_file_with_the_numbers_of_the_files_that_it_links_
 
 @needs_browser
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1600, "light")])
-def test_every_section_is_drawn_and_accessible(browser, report, width, scheme):
+def test_every_figure_is_there_without_scripts_and_accessible(browser, report, width, scheme):
     from axe_playwright_python.sync_playwright import Axe
 
     complaints: list[str] = []
+    page = opened(browser, report.as_uri(), width, scheme, complaints, scripts=False)
+    assert page.locator(".plot svg:visible").count() == page.locator("figure").count() > 5
     page = opened(browser, report.as_uri(), width, scheme, complaints)
-    for name in SHOWN:
-        section = page.locator(f"#{name}")
-        section.scroll_into_view_if_needed()
-        for plot in section.locator(".plot").all():
-            plot.scroll_into_view_if_needed()
-            plot.locator("svg").first.wait_for(timeout=30_000)
-            assert plot.get_attribute("role") == "img" and len(plot.get_attribute("aria-label")) > 20
+    for drawing in page.locator(".plot svg:visible").all():
+        assert drawing.get_attribute("role") == "img" and len(drawing.get_attribute("aria-label")) > 20
+        assert drawing.bounding_box()["width"] > min(300, width / 2)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    found = Axe().run(page).response["violations"]
-    serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
-    assert serious == [] and complaints == []
-
-
-@needs_browser
-def test_what_the_embedded_run_has_not_is_drawn_as_well(browser, trained, tmp_path):
-    """Runs over seeds beside one without an interval, and a plan."""
-    recipe = json.loads((trained / "results/jobs/report.jsonl").read_text().splitlines()[0])["recipe"]
-    recipe["runs"].append(recipe["runs"][0] | {"name": "wide", "label": "mlm/wide", "folder": "mlm/wide"})
-    columns = [f"{split}_{name}{end}" for split in ("validation", "test") for name in ("loss", "accuracy")
-               for end in ("", "_std")]  # fmt: skip
-    rows = [
-        "mlm,tiny,3,seed=0,5.7,0.02,0.14,0.01,5.75,0.03,0.15,0.01",
-        "mlm,wide,1,hidden_size=256,5.6,,0.1,,5.6,,0.1,",
-    ]
-    (tmp_path / "runs.csv").write_text("\n".join([",".join(["stage,run,seeds,settings", *columns]), *rows, ""]))
-    plan = {"stage": "base", "run": "small", "topology": "v5e-8", "planned": True, "hours": 0.5}
-    plan |= {"memory": {"arguments": 2**33, "temporaries": 2**30, "program": 0, "total": 2**33 + 2**30, "hbm": 2**34}}
-    plan["memory"] |= {"weights": 2**32, "optimizer": 2**32, "gradients": None}
-    plan |= PLANNED | {"lower_bound_seconds": 2e-5, "recipe": {"where": "base.runs.small"}}
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
-    results = trained / "results"
-    files = {
-        path.relative_to(results).as_posix(): path for path in results.rglob("*.*") if path.suffix in (".json", ".csv")
-    }
-    files |= {"compare/runs.csv": tmp_path / "runs.csv", "plan/base/small/v5e-8.json": tmp_path / "plan.json"}
-    (tmp_path / "report.html").write_text(page(recipe, Sources(files), ROOT / "report/page"))
-    complaints: list[str] = []
-    shown = opened(browser, (tmp_path / "report.html").as_uri(), 390, "dark", complaints)
-    for name in ("runs", "plan"):
-        shown.locator(f"#{name} .plot").scroll_into_view_if_needed()
-        shown.locator(f"#{name} .plot svg").wait_for()
-    assert "0.02" in shown.locator("#plan").inner_text() and complaints == []
+    assert Axe().run(page).response["violations"] == [] and complaints == []
 
 
 @needs_browser
 def test_curves_can_be_read_off_by_keyboard_and_pointer(browser, report):
     complaints: list[str] = []
     page = opened(browser, report.as_uri(), 1600, "light", complaints)
-    page.locator("#training").scroll_into_view_if_needed()
-    page.locator("#curves svg").wait_for()
-    page.locator("[data-control=cursor]").focus()
+    page.locator(".cursor input").focus()
     page.keyboard.press("Home")
     first = page.locator(".reading").inner_text()
     page.keyboard.press("End")
     assert page.locator(".reading").inner_text() != first
-    plot = page.locator("#curves .plot svg")
+    plot = page.locator("#curves svg:visible")
     plot.hover(position={"x": plot.bounding_box()["width"] / 2, "y": 100})
-    assert 300 < int(page.locator("[data-control=cursor]").input_value()) < 700
-    for control, value in (("x", "tokens"), ("x", "hours"), ("scale", "log")):
-        page.locator(f"[data-control={control}]").select_option(value)
-    page.locator("#curves .runs input").first.uncheck()
-    page.locator(".reading tbody tr:nth-child(3)").wait_for(state="detached")
-    labels = page.locator("#curves svg .role-axis-label text").all_text_contents()
-    assert labels and max(map(len, labels)) < 9, labels
+    assert 300 < int(page.locator(".cursor input").input_value()) < 700
     assert complaints == []
-    links = page.locator("main a:not([href^='#'])")
-    assert links.count() > 20 and all((report.parent / link.get_attribute("href")).is_file() for link in links.all())
 
 
 @pytest.fixture
@@ -194,12 +150,7 @@ def test_a_look_while_it_runs(watched):
     assert status == 200 and 'data-live="sections"' in text
     # Nothing without the token, and nothing but to read.
     assert [get(address[:-2] + "/")[0], get(address.rpartition("/")[0].rpartition("/")[0])[0]] == [404, 404]
-    assert (
-        get(f"{address}../config.yaml")[0] == 404 and get(address, "POST")[0] == 415 and get(address, "PUT")[0] == 501
-    )
-    with socket.create_connection(("127.0.0.1", urlsplit(address).port)) as odd:
-        odd.sendall(b"GET http://[::1/ HTTP/1.0\r\n\r\n")
-        assert b" 404 " in odd.recv(100)
+    assert get(f"{address}../config.yaml")[0] == 404 and get(address, "POST")[0] == 415
     changed = json.loads(get(f"{address}sections")[1])
     assert [section["id"] for section in changed["sections"]] == SHOWN and not changed["ended"]
     versions = "&".join(f"{section['id']}={section['version']}" for section in changed["sections"])
@@ -222,16 +173,15 @@ def test_an_open_page_follows_the_run(watched, browser):
     address, process, worker, folder = watched
     complaints: list[str] = []
     page = opened(browser, address, 1600, "light", complaints)
-    page.locator("#training").scroll_into_view_if_needed()
-    page.locator("#curves svg").wait_for()
-    page.locator("[data-control=x]").select_option("tokens")
-    before = page.locator("#training").get_attribute("data-version")
-    summary = page.locator("#summary").get_attribute("data-version")
+    summary, before = (page.locator(f"#{name}").get_attribute("data-version") for name in ("summary", "training"))
     grow(folder)
     page.locator(f"#training:not([data-version='{before}'])").wait_for()
-    page.locator("#curves svg").wait_for()
-    assert page.locator("[data-control=x]").input_value() == "tokens"
+    assert page.locator("#training .reading").count() == 1
     assert page.locator("#summary").get_attribute("data-version") == summary
+    plan = {"stage": "base", "run": "small", "topology": "v5e-8", "planned": False, "reason": "no compiler"}
+    (folder / "results/plan/base/small").mkdir(parents=True)
+    (folder / "results/plan/base/small/v5e-8.json").write_text(json.dumps(plan | {"recipe": {"where": "base.small"}}))
+    page.locator("#plan").wait_for()  # a section that was empty until now
     worker.kill()
     worker.wait()
     page.locator("#state", has_text="ended").wait_for()

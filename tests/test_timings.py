@@ -38,7 +38,7 @@ def shown(tmp_path):
     ]
     recipe = {
         "title": "x", "runs": runs, "texts": [], "prices": {}, "cpu_watts": 10.0, "cpu_price": None,
-        "rules": {},
+        "rules": {}, "configfiles": [],
     }  # fmt: skip
     write_json(tmp_path / "jobs.json", account([], recipe, []))
     files = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.rglob("*.*") if path.is_file()}

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from tpulm.core import bucket  # noqa: E402
 from tpulm.core.errors import UserError  # noqa: E402
 from tpulm.core.files import read_json  # noqa: E402
-from tpulm.report.tables import aligned, comparison_rows, markdown, score_in_words  # noqa: E402
+from tpulm.report.tables import aligned, comparison_rows, fitted, markdown, score_in_words  # noqa: E402
 from tpulm.specs.recipes import STAGES, differing  # noqa: E402
 from tpulm.specs.scores import read_scores  # noqa: E402
 
@@ -84,7 +84,7 @@ def tables(names: list[str]) -> Iterator[str]:
     for folder in folders:
         found = {stage: sorted(folder.glob(f"{stage}/*/metrics.json")) for stage in STAGES}
         if not any(found.values()):
-            raise UserError(f"{folder} has no finished runs; allowed: folders with results, such as results.")
+            raise UserError(f"{folder} has no finished runs; run `snakemake mlm`, or name a folder with results.")
         for stage, paths in found.items():
             runs[stage] += [(folder, path.parent) for path in paths]
     metrics = {run: read_json(run / "metrics.json") for own in runs.values() for _, run in own}
@@ -99,6 +99,8 @@ def tables(names: list[str]) -> Iterator[str]:
     scores = [score for folder, run in every for score in scores_of(folder, str(run.relative_to(folder)))]
     if scores:
         yield from table_of_scores(scores)
+    if written := [str(file) for folder in dict.fromkeys(folders) for file in sorted(folder.glob("compare/*.csv"))]:
+        yield f"with all digits, as `snakemake compare` wrote them: {', '.join(written)}"
 
 
 def main() -> None:
@@ -108,7 +110,7 @@ def main() -> None:
     try:
         given = map(Path, parser.parse_args().folders)
         folders = [str(path / "results" if (path / "results").is_dir() else path) for path in given]
-        print("\n".join(tables(folders)), flush=True)
+        print("\n".join(fitted("\n".join(tables(folders)))), flush=True)
     except UserError as error:
         sys.exit(f"error: {error}")
     except BrokenPipeError:

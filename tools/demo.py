@@ -9,10 +9,10 @@ Without names, of all finished models of the config, and of runs that still trai
 checkpoint; /STEP behind a name is another checkpoint. Masked models fill in each [MASK], or say how probable a text is;
 causal models continue the prompt token by token, and those that were trained on conversations answer messages; models
 of tasks predict labels. The page shows how probable each token was, what else the model might have said, and how each
-tokenizer cuts a text. Prints an address of this machine alone, with a token in it that nobody can guess; Ctrl-C ends
-it. Nothing is written below the results, and no lock is taken. Models run on the CPU, beside a training that has the
-accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise. From another machine:
-ssh -L PORT:127.0.0.1:PORT HOST.
+tokenizer cuts a text. Prints an address of this machine alone, with a token in it that nobody can guess, and opens it
+in the browser of the desktop, if there is one; Ctrl-C ends it. Nothing is written below the results, and no lock is
+taken. Models run on the CPU, beside a training that has the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES
+say otherwise. From another machine: ssh -L PORT:127.0.0.1:PORT HOST.
 """
 
 import argparse
@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 import traceback
+import webbrowser
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -205,6 +206,9 @@ def main() -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(address, flush=True)
     print(f"It has {', '.join(demo.models)}. Ctrl-C ends it.", flush=True)
+    if sys.platform != "linux" or {"DISPLAY", "WAYLAND_DISPLAY"} & {*os.environ}:  # elsewhere, it may be one of text
+        with contextlib.suppress(webbrowser.Error):
+            webbrowser.open(address)
     with contextlib.suppress(KeyboardInterrupt):
         demo.work()
     server.shutdown()

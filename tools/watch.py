@@ -33,7 +33,7 @@ try:
     from tpulm.core.ledger import jobs_of
     from tpulm.core.local_server import Answer, Respond, serve
     from tpulm.report.jobs import account
-    from tpulm.report.page import page, sections, vega
+    from tpulm.report.page import page, sections
     from tpulm.report.sources import Sources
     from tpulm.specs.artifacts import resolved
 except ModuleNotFoundError as error:
@@ -165,9 +165,8 @@ def main() -> None:
         files = asked.configfile or [CONFIG]
         config = read_config(files, {})
         results = asked.results or Path("results")
-        look = Look(page_recipe(Outline(config), stages_of_rules(), resolved), results)
+        look = Look(page_recipe(Outline(config), stages_of_rules(), files, resolved), results)
         ended, told = threading.Event(), threading.Event()
-        vega()
         server, address = serve(respond(look, ended, told), asked.port)
     except UserError as error:
         sys.exit(f"error: {error}")

@@ -7,6 +7,7 @@ output.sum      NAME-VERSION.zip.sha256: its SHA-256 in the format of sha256sum
 params.recipe   see tpulm.release.archive.archive_files; root: folder of the workflow's source
 """
 
+from collections import Counter
 from pathlib import Path
 
 from tpulm.core.files import atomic_write, sha256, write_text
@@ -23,6 +24,10 @@ with job(snakemake.log[0], "archive") as say:
     with atomic_write(archive) as partial:
         write_zip(partial, files, manifest)
     write_text(snakemake.output.sum, f"{sha256(archive)}  {archive.name}\n")
-    included = sum(facts["included"] for facts in manifest["artifacts"].values())
-    size = archive.stat().st_size
-    say(f"{archive}: {included} of {len(manifest['artifacts'])} artifacts, {size / 1e6:.1f} MB")
+    left_out = Counter(Path(path).name for path, facts in manifest["artifacts"].items() if not facts["included"])
+    count, size = len(manifest["artifacts"]), archive.stat().st_size
+    say(f"{archive}: {count - left_out.total()} of {count} artifacts, {size / 1e6:.1f} MB")
+    if left_out:
+        names = ", ".join(f"{name} ({number})" for name, number in left_out.items())
+        limit = f"archive.largest_file_mb, {recipe['largest_file_mb']:g}"
+        say(f"left out, because deleted or larger than {limit}: {names}")

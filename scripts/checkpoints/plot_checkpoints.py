@@ -8,7 +8,8 @@ params.recipe   tokens_per_step
 from collections import defaultdict
 
 from tpulm.core.job import job
-from tpulm.report.charts import by_tokens, save_svg
+from tpulm.report.charts import by_tokens
+from tpulm.report.svg import save_svg
 from tpulm.specs.scores import read_scores
 
 with job(snakemake.log[0], snakemake.wildcards.chain):

@@ -8,7 +8,7 @@ params.recipe   topologies; prices (of an hour on each); compiler (whether it is
 from tpulm.core.files import read_json
 from tpulm.core.job import job
 from tpulm.release.untracked import summary
-from tpulm.report.tables import as_text, notes_of, rows_of
+from tpulm.report.tables import HEAD, notes_of, rows_of, show, wrapped
 from tpulm.workflow.budget import pending, totals, unfinished
 
 recipe = snakemake.params.recipe
@@ -26,5 +26,6 @@ with job(snakemake.log[0], "plan") as say:
         todo = pending(
             recipe["runs"], unfinished(recipe["runs"], summary(recipe["arguments"], recipe["arguments"]["targets"][:1]))
         )
-        for line in [*as_text(rows_of(plans)), *notes_of(plans), *totals(todo, recipe["topologies"], recipe["prices"])]:
+        table = wrapped([HEAD, *([show(cell) for cell in row] for row in rows_of(plans))], 120)
+        for line in [*table, *notes_of(plans), *totals(todo, recipe["topologies"], recipe["prices"])]:
             say(line)

@@ -12,21 +12,18 @@ from pathlib import Path
 from tpulm.core.files import read_json
 from tpulm.core.job import job
 from tpulm.report.published import markdown as markdown_of_published
-from tpulm.report.tables import scores_then_and_now
+from tpulm.report.tables import fitted, scores_then_and_now
 
-with job(snakemake.log[0], "compare") as say:
-    lines = Path(snakemake.input.table).read_text(encoding="utf-8").splitlines()
-    for line in lines or ["the config trains no runs; there is nothing to compare."]:
-        say(line)
-    for line in Path(snakemake.input.models).read_text(encoding="utf-8").splitlines():
-        say(line)
-    for path in snakemake.input.published:
-        say("")
-        for line in markdown_of_published(read_json(path)).splitlines():
-            say(line)
+with job(snakemake.log[0], "") as say:
+    written = [Path(snakemake.input.table), Path(snakemake.input.models)]
+    parts = [path.read_text(encoding="utf-8") for path in written]
+    parts[0] = parts[0] or "the config trains no runs; there is nothing to compare."
+    parts += [markdown_of_published(read_json(path)) for path in snakemake.input.published]
     runs_by_path = {path.removesuffix(".json"): read_json(path) for path in snakemake.input.history}
     table = scores_then_and_now(runs_by_path, snakemake.params.recipe["current"])
     if table:
-        say("scores of earlier runs, by the hash of the last state.json, and of the current run of the same name:")
-    for line in table.splitlines():
+        heading = "scores of earlier runs, by the hash of the last state.json, and of the current run of the same name:"
+        parts.append(f"{heading}\n{table}")
+    for line in fitted("\n".join(filter(None, parts))):
         say(line)
+    say(f"with all digits: {' and '.join(str(path.with_suffix('.csv')) for path in written)}")

@@ -7,13 +7,10 @@ params.recipe                 models: STAGE/RUN of each file; pairs: first, seco
                               tpulm.config.report
 """
 
-import csv
-import io
-
 from tpulm.core.files import write_text
 from tpulm.core.job import job
 from tpulm.evaluation.significance import COLUMNS, Trained, compare_scores, read_values
-from tpulm.report.tables import table_of_tests
+from tpulm.report.tables import as_csv, table_of_tests
 from tpulm.specs.scores import read_scores
 
 recipe = snakemake.params.recipe
@@ -36,11 +33,6 @@ with job(snakemake.log[0], "compare"):
         for pair in recipe["pairs"]
         for row in compare_scores(trained(pair["first"], pair["firsts"]), trained(pair["second"], pair["seconds"]))
     ]
-    file = io.StringIO()
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(
-        {key: round(cell, 9) if isinstance(cell, float) else cell for key, cell in row.items()} for row in rows
-    )
-    write_text(snakemake.output.csv, file.getvalue())
+    rounded = [{key: round(cell, 9) if isinstance(cell, float) else cell for key, cell in row.items()} for row in rows]
+    write_text(snakemake.output.csv, as_csv(rounded, COLUMNS))
     write_text(snakemake.output.table, table_of_tests(rows))

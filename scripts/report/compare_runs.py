@@ -7,18 +7,11 @@ output.table    the same as a Markdown table
 params.recipe   groups: stage, name, runs (number, in the order of input.metrics), settings
 """
 
-import csv
-import io
-
 from tpulm.core.files import read_json, write_text
 from tpulm.core.job import job
-from tpulm.report.tables import comparison_rows, markdown
+from tpulm.report.tables import as_csv, comparison_rows, markdown
 
 with job(snakemake.log[0], "compare"):
     rows = comparison_rows(snakemake.params.recipe["groups"], [read_json(path) for path in snakemake.input.metrics])
-    file = io.StringIO()
-    writer = csv.DictWriter(file, list(rows[0]) if rows else ["stage", "run"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(snakemake.output.csv, file.getvalue())
+    write_text(snakemake.output.csv, as_csv(rows, list(rows[0]) if rows else ["stage", "run"]))
     write_text(snakemake.output.table, markdown(rows))

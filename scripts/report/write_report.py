@@ -18,14 +18,15 @@ from tpulm.core.job_record import known_jobs
 from tpulm.report.curves import final_scores
 from tpulm.report.jobs import account
 from tpulm.report.page import page
-from tpulm.report.result_section import demo, describe_runs
-from tpulm.report.sources import Sources, names_below
+from tpulm.report.result_section import demo, describe_runs, next_run
+from tpulm.report.sources import Sources
 from tpulm.report.verdicts import verdicts
 
 with job(snakemake.log[0], "report") as say:
     recipe = snakemake.params.recipe
     files = [*snakemake.input.results, *snakemake.input.plans, *snakemake.input.scores]
-    sources = Sources(names_below(files, Path(snakemake.output.page).parent))
+    results = Path(snakemake.output.page).parent
+    sources = Sources({Path(file).relative_to(results).as_posix(): Path(file) for file in files})
     # Logs of live metrics are no artifacts, and exist only on machines on which runs were trained.
     sources.files |= {run["log"]: Path(run["log"]) for run in recipe["runs"] if Path(run["log"]).is_file()}
     write_json(snakemake.output.jobs, account(files, recipe, known_jobs()))
@@ -35,9 +36,11 @@ with job(snakemake.log[0], "report") as say:
     write_json(snakemake.output.verdicts, [asdict(verdict) for verdict in all_verdicts])
     for verdict in all_verdicts:
         say(f"{verdict.label}: {'WARNING: ' if verdict.warning else ''}{verdict.sentence}")
+    if all_verdicts and (after := next_run(recipe)):
+        say(f"to follow a verdict, edit {after[0]}, then type: {after[1]}")
     text = page(recipe, sources, Path(snakemake.input.templates[0]).parent)
     write_text(snakemake.output.page, text)
     say(f"{snakemake.output.page}: {len(text.encode()) / 1e6:.1f} MB; open it in a browser")
-    local_runs = [run for run in runs if Path(snakemake.output.page).parent.joinpath(run["folder"]).is_dir()]
+    local_runs = [run for run in runs if (results / run["folder"]).is_dir()]
     if command := demo(recipe, local_runs):
         say(f"try models: {command}")

@@ -74,7 +74,10 @@ def choose_model(run: str, available: Collection[str], results: Path) -> tuple[s
         return stage, name
     problem = "which is ambiguous" if matches else "which is not a trained model"
     more = f"; allowed: {', '.join(matches)}." if matches else suggestion(name, available, "allowed")
-    more = more if available else "; no model there is finished yet."
+    more = more if available else "; no model there is finished yet: run `snakemake mlm`."
+    unfinished = [model.partition("/")[0] for model in begun(results) if name in (model, model.partition("/")[2])]
+    if unfinished and not matches:
+        problem, more = "which is not finished", f"; run `snakemake {directory_option()}{unfinished[0]}`."
     raise UserError(f"the run is {run}, {problem} in {from_workflow(results)}{more}")
 
 
@@ -105,8 +108,8 @@ def results_and_config(configfile: list[Path] | None, results: Path | None) -> t
     anything = models(place) or begun(place) or (place / "tokenizer" / TOKENIZER_FILES["tokenizer"]).is_file()
     if not anything and results is None and configfile is None:
         if CONFIG.is_file() and (option := directory_option()):
-            raise UserError(f"there is no trained model in {from_workflow(place)}; snakemake {option}trains them.")
-        raise UserError(f"there is no trained model in {place}; an experiment needs -d, another config --configfile.")
+            raise UserError(f"there is no trained model in {from_workflow(place)}; run `snakemake {option}mlm`.")
+        raise UserError(f"there is no trained model in {place}; run `snakemake mlm`, or use -d or --configfile.")
     return place, config
 
 

@@ -12,11 +12,14 @@ from tpulm.specs.artifacts import PUBLISHED_FIGURES
 from tpulm.specs.recipes import STAGES
 
 
-def page_recipe(outline: Outline, rules: Mapping[str, str], prefixed: Callable[[str], str] = str) -> dict[str, Any]:
+def page_recipe(
+    outline: Outline, rules: Mapping[str, str], configfiles: Iterable[str], prefixed: Callable[[str], str] = str
+) -> dict[str, Any]:
     """Return the recipe of the report's page: title, results, runs (`page_run`), texts, prices, CPU costs, rules.
 
-    rules     the stage of each rule, by its name
-    prefixed  returns a path with the prefix of the module that this workflow is, if it is one
+    rules        the stage of each rule, by its name
+    configfiles  paths of the config; none for a module
+    prefixed     returns a path with the prefix of the module that this workflow is, if it is one
     """
     config = outline.config
     return {
@@ -28,6 +31,7 @@ def page_recipe(outline: Outline, rules: Mapping[str, str], prefixed: Callable[[
         "cpu_watts": config["report"]["cpu_watts"],
         "cpu_price": config["report"]["cpu_price"],
         "rules": dict(rules),
+        "configfiles": list(map(str, configfiles)),
     }
 
 

@@ -215,9 +215,10 @@ def check_devices(resources: Mapping, number: int, kind: str) -> None:
         expected = per_host * resources.get("hosts", 1)
     if not fits or number != expected:
         raise UserError(
-            f"{resources['run_key']}.resources.accelerator is {requested}, which is {expected} device(s), but this job "
-            f"found {number} device(s) ({kind}). Use a machine with this accelerator and its packages, or remove the "
-            "key. If there are more GPUs, CUDA_VISIBLE_DEVICES selects those to use. "
+            f"{resources['run_key']}.resources.accelerator is {requested}, which has {expected} "
+            f"device{'s' * (expected != 1)}, but this job found {number} device{'s' * (number != 1)} ({kind}). Use a "
+            "machine with this accelerator and its packages, or remove the key. If there are more GPUs, "
+            "CUDA_VISIBLE_DEVICES selects those to use. "
             f"{ANY_DEVICES}=1 in the environment trains on any devices."
         )
 

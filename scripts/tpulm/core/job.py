@@ -42,7 +42,7 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
     """Run a script's work; yield `say(message)`, which reports progress.
 
     log    file for all output of libraries and the progress; further training processes have their own next to it
-    label  name of the job for the user, such as "mlm tiny", at the beginning of each line on the terminal
+    label  name of the job for the user, such as "mlm tiny", at the beginning of each line on the terminal; may be ""
 
     A `UserError`, a fault of the machine such as a full disk, SIGTERM and Ctrl-C end the process with exit code 1 and
     one sentence; any other error leaves its traceback in the log and on the terminal.
@@ -76,7 +76,7 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
         if not debugged:
             with contextlib.suppress(OSError):
                 print(message, file=sys.stderr, flush=True)
-        print(f"{erase}[{label}] {message}", file=terminal)
+        print(f"{erase}{label and f'[{label}] '}{message}", file=terminal)
 
     left = False
     try:

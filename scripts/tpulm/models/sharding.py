@@ -89,8 +89,8 @@ def mesh_shape(mesh: list[int], devices: int, kind: str, where: str) -> tuple[in
     fits = devices % known == 0 if -1 in mesh else known <= devices
     if not fits:
         raise UserError(
-            f"{where} is {mesh}, which does not fit the {devices} {kind} device(s) here; allowed: two sizes "
-            f"whose product is at most {devices}, or -1 for one of them, the remaining devices."
+            f"{where} is {mesh}, which does not fit the {devices} {kind} device{'s' * (devices != 1)} here; allowed: "
+            f"two sizes whose product is at most {devices}, or -1 for one of them, the remaining devices."
         )
     batch, model = (devices // known if size == -1 else size for size in mesh)
     return batch, model

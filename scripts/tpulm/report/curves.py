@@ -1,12 +1,10 @@
 """Read training curves and scores of the runs from their files, for the report's page."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from tpulm.core import live_metrics
 from tpulm.report.charts import by_tokens
@@ -14,30 +12,12 @@ from tpulm.report.sources import Sources, columns_of
 from tpulm.specs.artifacts import CHECKPOINT_FILES, SEGMENT_FILES
 from tpulm.specs.scores import BASE, WHOLE, scores_in
 
-POINTS = 800  # limit of a curve
-
-
-def thinned_indices(values: Sequence[float], points: int = POINTS) -> np.ndarray:
-    """Return the sorted indices of about `points` points of a curve: the lowest and the highest of each span.
-
-    The spans have equal lengths. The first and the last point are kept. NaN counts as the highest.
-    """
-    count = len(values)
-    if count <= points:
-        return np.arange(count)
-    numbers = np.nan_to_num(np.asarray(values, float), nan=np.inf)
-    bounds = np.linspace(0, count, points // 2).astype(int)
-    indices = {0, count - 1}
-    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
-        indices |= {start + int(numbers[start:stop].argmin()), start + int(numbers[start:stop].argmax())}
-    return np.array(sorted(indices))
-
 
 def curves_of(run: dict[str, Any], sources: Sources) -> dict[str, Any]:
     """Return the curves of a run, each with steps and values; None for a curve without points.
 
-    Curves: loss, learning_rate, gradient_norm, tokens_per_second, mfu, and held_out, the loss on the validation split.
-    `clock` and tokens_per_step convert steps for other axes; `files` are the sources without the log.
+    Curves: loss, learning_rate, gradient_norm, tokens_per_second, mfu, and held_out, the loss on the validation split;
+    and the `files` that they are from, without the log.
 
     run  from the page's recipe
     """
@@ -54,7 +34,6 @@ def curves_of(run: dict[str, Any], sources: Sources) -> dict[str, Any]:
         curves[name] = curve(columns.get("step"), columns.get(name), more)
     utilised = [(record["step"], record["mfu"]) for record in live if record.get("mfu") is not None]
     curves["mfu"] = curve(None, None, utilised)
-    curves |= {"clock": clock(timings[1], running), "tokens_per_step": tokens_per_step(timings[1])}
     return curves | {"files": [*history[0], *timings[0]]}
 
 
@@ -75,43 +54,27 @@ def columns_so_far(folder: str, file: str, sources: Sources, log: str, live: lis
 def curve(
     steps: list[float] | None, values: list[float] | None, more: list[tuple[int, float]]
 ) -> dict[str, Any] | None:
-    """Return the thinned points of a curve, those of a file and then `more` of the log; None without points."""
+    """Return the points of a curve, those of a file and then `more` of the log; None without points."""
     from_file = zip(steps, values, strict=True) if steps and values else ()
     pairs = [(int(step), value) for step, value in from_file if math.isfinite(value)] + more
-    if not pairs:
-        return None
-    points = [pairs[number] for number in thinned_indices([value for _, value in pairs])]
-    return {
-        "steps": [step for step, _ in points],
-        "values": [value for _, value in points],
-        "of": len(pairs),
-    }
+    return {"steps": [step for step, _ in pairs], "values": [value for _, value in pairs]} if pairs else None
 
 
 def held_out(run: dict[str, Any], history: dict, live: list[dict], sources: Sources) -> dict[str, Any] | None:
-    """Return the validation losses of a run by step, at and between checkpoints; None without any."""
+    """Return the curve of a run's validation losses; see `held_out_of`."""
+    names = sources.names(f"{run['folder']}/checkpoints/*/{CHECKPOINT_FILES['state']}")
+    return held_out_of(history, map(sources.json, names), live)
+
+
+def held_out_of(history: dict, states: Iterable[Mapping], live: Iterable[dict] = ()) -> dict[str, Any] | None:
+    """Return the curve of the validation losses at checkpoints, by their states, and between them; None without any."""
     loss_at = {record["step"]: record["held_out"]["loss"] for record in live if "held_out" in record}
     steps, losses = history.get("step", []), history.get("held_out_loss", [])
     loss_at |= {int(step): loss for step, loss in zip(steps, losses, strict=False) if not math.isnan(loss)}
-    for name in sources.names(f"{run['folder']}/checkpoints/*/{CHECKPOINT_FILES['state']}"):
-        state = sources.json(name)
+    for state in states:
         if state["stopped_at"] is None or state["step"] <= state["stopped_at"]:
             loss_at[state["step"]] = state["evaluation"]["loss"]
     return {"steps": sorted(loss_at), "values": [loss_at[step] for step in sorted(loss_at)]} if loss_at else None
-
-
-def clock(timings: dict, running: list[dict]) -> dict[str, list[float]]:
-    """Return the seconds of training up to some steps, without pauses, from measured step times."""
-    steps, seconds = [0.0], [0.0]
-    for step, step_seconds in zip(timings.get("step", []), timings.get("seconds_per_step", []), strict=True):
-        seconds.append(seconds[-1] + (step - steps[-1]) * step_seconds)
-        steps.append(step)
-    for record in running:
-        steps_per_second = record["step"] * record["tokens_per_second"] / max(record["tokens"], 1)
-        seconds.append(seconds[-1] + (record["step"] - steps[-1]) / max(steps_per_second, 1e-9))
-        steps.append(record["step"])
-    index = thinned_indices(seconds, 100)
-    return {"steps": [steps[i] for i in index], "seconds": [round(seconds[i], 3) for i in index]}
 
 
 def tokens_per_step(timings: dict) -> int | None:
@@ -133,14 +96,14 @@ def scores_in_files(sources: Sources) -> list[dict[str, Any]]:
 def final_scores(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
     """Return the rows of `scores_in_files` of final models.
 
-    The score of the base model is added to the baselines of a finetuned model, unless the evaluation has done so.
+    The base model is the first baseline of a finetuned model, also where its evaluation has not compared the two.
     """
     rows = [row for row in scores_in_files(sources) if row["score"].step is None]
     bases = {run["label"]: run.get("base") for run in runs}
     values = {(row["model"], row["score"].name): row["score"].value for row in rows}
     for row in rows:
         score = row["score"]
-        before = values.get((bases.get(row["model"]), score.name))
+        before = score.baselines.get(BASE, values.get((bases.get(row["model"]), score.name)))
         if before is not None:
             row["score"] = replace(score, baselines={BASE: before} | score.baselines)
     return rows

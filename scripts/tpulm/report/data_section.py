@@ -16,14 +16,21 @@ from tpulm.report.sources import Sources, reasons_of, source_of
 from tpulm.specs.artifacts import MANIFEST
 
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+COMMON = 0.5  # share of characters in common from which the others are marked
 LINE = re.compile(r"\S(?:[^\n]*\S)?")  # a line without the white space at its ends
 
 
 def marked(before: str, after: str) -> tuple[Markup, Markup]:
-    """Return two texts as HTML: removed words of the first are <del>, added words of the second are <ins>."""
+    """Return two texts as HTML: removed words of the first are <del>, added words of the second are <ins>.
+
+    Texts that have little in common are not marked: marks everywhere show nothing.
+    """
     old_words, new_words = WORDS.findall(before), WORDS.findall(after)
     old_html = new_html = ""
     matcher = difflib.SequenceMatcher(None, old_words, new_words, autojunk=False)
+    same = sum(len("".join(old_words[block.a :][: block.size]).strip()) for block in matcher.get_matching_blocks())
+    if 2 * same < COMMON * len("".join((before + after).split())):
+        return escape(before), escape(after)
     for kind, old_start, old_stop, new_start, new_stop in matcher.get_opcodes():
         removed = str(escape("".join(old_words[old_start:old_stop])))
         added = str(escape("".join(new_words[new_start:new_stop])))
@@ -125,14 +132,11 @@ def beside_others(file: str, pieces_file: str, sources: Sources) -> dict[str, An
 
 
 def records(sources: Sources) -> dict[str, Any]:
-    """Return manifest and chart of records per shard for each set of records."""
+    """Return the manifest of each set of records."""
     sets = []
     for file in sources.names(f"*{MANIFEST}"):
         manifest = sources.json(file)
-        # The corpus of a fetched base model is only for evaluation: it has no training records.
-        counts = [shard["records"] for shard in manifest["splits"].get("train", {"shards": []})["shards"]]
-        chart = charts.many_bars(counts, ("shard", "records")) if len(counts) > 1 else None
-        sets.append(manifest | {"name": file.removesuffix(f"/{MANIFEST}"), "file": file, "chart": chart})
+        sets.append(manifest | {"name": file.removesuffix(f"/{MANIFEST}"), "file": file})
     responses = [each for each in sets if all("loss_tokens" in split for split in each["splits"].values())]
     return {"sets": sets, "responses": responses}
 
@@ -198,7 +202,7 @@ def partitioning(sources: Sources) -> dict[str, Any]:
                 {
                     "path": path,
                     "shape": " × ".join(map(str, variable["shape"])),
-                    "spec": ", ".join(axis or "·" for axis in variable["spec"]),
+                    "spec": ", ".join(axis or "·" for axis in variable["spec"]) if any(variable["spec"]) else "–",
                     "trainable": variable["trainable"],
                     "note": variable["note"],
                     "grid": grid(mesh, variable["spec"]),

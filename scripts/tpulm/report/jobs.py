@@ -23,7 +23,8 @@ def jobs_behind(files: Iterable[str], known: list[ledger.Job]) -> list[dict[str,
     for job in behind:
         makers = [maker for path in job["inputs"] if (maker := ledger.read_from(job, path, maker_of))]
         ready = max((ends[maker["id"]] for maker in makers if maker["id"] in ends), default=job["start"])
-        entry = {"rule": job["rule"], "of": label(job["log"]), "started": job["start"], "outputs": len(job["outputs"])}
+        label = (f"/{job['log']}".partition("/logs/")[2] or job["log"]).removesuffix(".log")
+        entry = {"rule": job["rule"], "of": label, "started": job["start"], "outputs": len(job["outputs"])}
         entry |= {"waited": round(max(job["start"] - ready, 0.0), 3), "seconds": round(job["seconds"], 3)}
         entries.append(entry | attempts_of(job))
     return sorted(entries, key=lambda job: (job["started"], job["rule"], job["of"]))
@@ -53,11 +54,6 @@ def attempts_of(job: ledger.Job) -> dict[str, Any]:
         ],
         "repeated_steps": sum(attempt.get("repeated_steps", 0) for attempt in job["attempts"]),
     }
-
-
-def label(log: str) -> str:
-    """Return the part of a log's path that identifies a job within its rule."""
-    return (f"/{log}".partition("/logs/")[2] or log).removesuffix(".log")
 
 
 def busy(jobs: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:

@@ -1,43 +1,36 @@
-"""Render the report's page: one HTML file with style, scripts and data inside, which opens without a network.
+"""Render the report's page: one HTML file with style, figures and script inside, which opens without a network.
 
-Templates, style and script are in report/page/. Vega-Lite (Satyanarayan et al. 2017) draws the charts.
+Templates, style and script are in report/page/. Without the script, the page shows the same.
 """
 
 import hashlib
 import re
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from tpulm.report import data_section, result_section
+from tpulm.report import data_section, result_section, svg
 from tpulm.report.curves import final_scores, losses_of
 from tpulm.report.sources import STYLES, Sources, as_script, format_number
 
+# Titles of the sections, and what fills them: a section with nothing of it is left out.
 SECTIONS = {
-    "summary": "Summary",
-    "text": "Text",
-    "tokenizer": "Tokenizer",
-    "records": "Records",
-    "training": "Training",
-    "quality": "Quality",
-    "samples": "Samples",
-    "runs": "Runs compared",
-    "plan": "Plan",
-    "partitioning": "Partitioning",
-    "jobs": "Jobs and cost",
+    "summary": ("Summary", "totals"),
+    "text": ("Text", "texts"),
+    "tokenizer": ("Tokenizer", "measured"),
+    "records": ("Records", "sets"),
+    "training": ("Training", "curves"),
+    "quality": ("Quality", "losses", "charts", "over_tokens"),
+    "samples": ("Samples", "masks", "generations", "responses"),
+    "runs": ("Runs compared", "groups"),
+    "plan": ("Plan", "rows"),
+    "partitioning": ("Partitioning", "runs"),
+    "jobs": ("Jobs and cost", "jobs"),
 }
-
-
-@cache
-def vega() -> str:
-    """Return the JavaScript of Vega, Vega-Lite and Vega-Embed from vl-convert, a module that sets window.vegaEmbed."""
-    from vl_convert import javascript_bundle
-
-    return javascript_bundle("window.vegaEmbed = vegaEmbed;")
 
 
 # A key of the config, with its value if there is one.
@@ -49,15 +42,8 @@ def with_keys(sentence: str) -> Markup:
     return Markup(KEY.sub(r"<code>\g<0></code>", str(escape(sentence))))
 
 
-def always_empty(recipe: Mapping[str, Any]) -> set[str]:
-    """Return the sections that no result of this config fills, which the page leaves out."""
-    stages = [run["stage"] for run in recipe["runs"]]
-    filled = {"runs": len(stages) > len(set(stages)), "partitioning": "finetune" in stages}
-    return {name for name, has_content in filled.items() if not has_content}
-
-
 def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> list[dict[str, Any]]:
-    """Return the sections of the page: id, title, html, and version, a hash of the html.
+    """Return the sections of the page that have content: id, title, html, and version, a hash of the html.
 
     recipe     from tpulm.config.report
     sources    files of the page, jobs.json among them; missing files are left out
@@ -73,11 +59,14 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
     environment.filters |= {name: partial(format_number, name) for name in STYLES} | {"with_keys": with_keys}
     environment.tests["older"] = sources.older
     environment.globals |= {"as_script": as_script, "bar": data_section.bar, "linked": sources.linked}
+    draw = partial(svg.figure, (templates / "figures.json").read_text(encoding="utf-8"))
+    environment.globals |= {"draw": draw, "widths": {"wide": svg.WIDE, "narrow": svg.NARROW, "half": svg.HALF}}
     runs = result_section.describe_runs(recipe, sources)
     texts = data_section.texts(recipe, sources)
     scores, losses = final_scores(runs, sources), losses_of(runs, sources)
     contexts: dict[str, dict[str, Any]] = {
-        "summary": result_section.summary(runs, scores, losses, sources) | {"texts": texts},
+        "summary": result_section.summary(runs, scores, losses, sources)
+        | {"texts": texts, "next_run": result_section.next_run(recipe)},
         "text": {"texts": texts},
         "tokenizer": data_section.tokenizer(sources),
         "records": data_section.records(sources),
@@ -95,8 +84,8 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
         "jobs": result_section.jobs(recipe, sources),
     }
     rendered = []
-    for name, title in SECTIONS.items():
-        if name in always_empty(recipe):
+    for name, (title, *filled) in SECTIONS.items():
+        if not any(contexts[name].get(key) for key in filled):
             continue
         html = environment.get_template(f"{name}.html").render(contexts[name])
         version = hashlib.sha256(html.encode()).hexdigest()[:16]
@@ -115,6 +104,5 @@ def page(recipe: Mapping[str, Any], sources: Sources, templates: Path, live: str
         sections=sections(recipe, sources, templates),
         style=Markup((templates / "page.css").read_text(encoding="utf-8")),
         script=Markup((templates / "page.js").read_text(encoding="utf-8")),
-        charts=Markup(vega().replace("</script", "<\\/script")),
         live=live,
     )

@@ -61,19 +61,14 @@ def quoted(words: Sequence[str]) -> str:
     return ", ".join(word.strip() or "(nothing)" for word in words)
 
 
-def format_figure(value: float | str) -> str:
-    """Return a figure as text, numbers with four decimals."""
-    return value if isinstance(value, str) else f"{value:.4f}"
-
-
 def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
     """Return a Markdown table for each run; runs  each with run, source and rows."""
     parts = []
     for run in runs:
         cells = [["figure", "published", "reached", "verdict"]]
-        cells += [
-            [row["figure"], format_figure(row["published"]), format_figure(row["reached"]), row["verdict"]]
-            for row in run["rows"]
-        ]
+        for row in run["rows"]:
+            values = [row["published"], row["reached"]]
+            shown = [value if isinstance(value, str) else f"{value:.4f}" for value in values]
+            cells.append([row["figure"], *shown, row["verdict"]])
         parts.append(f"{run['run']} beside what is published in {run['source']}:\n\n{aligned(cells)}")
     return "\n".join(parts)

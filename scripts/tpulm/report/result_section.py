@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from tpulm.core.experiments import directory_option
-from tpulm.report import charts
+from tpulm.core.devices import devices_in_words
+from tpulm.core.experiments import CONFIG, directory_option, from_workflow
+from tpulm.report import charts, svg
 from tpulm.report.curves import curves_of, first_measures, over_tokens, parameters_of
 from tpulm.report.jobs import PAUSE
-from tpulm.report.sources import Sources, devices_of
+from tpulm.report.sources import Sources, format_duration
 from tpulm.report.tables import HEAD, notes_of, plan_name, rows_of, show, title_of
 from tpulm.report.verdicts import verdicts
 from tpulm.specs.artifacts import CHECKPOINT_FILES, TRAINED_ON
-from tpulm.specs.scores import LOSS, scores_in
+from tpulm.specs.scores import BASE, LOSS, scores_in
 
 KINDS = {"mlm": "a masked language model", "base": "a causal language model", "finetune": "a finetuned model"}
 PUBLISHED = "compare/published.json"
@@ -25,7 +26,7 @@ LOSSES = {"mlm": "nats per masked token", "base": "nats per token", "finetune": 
 
 def describe_runs(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:
     """Return every run of the page's recipe with its metrics, state, timings and devices."""
-    runs, devices = [], devices_of(recipe, sources)
+    runs = []
     for run in recipe["runs"]:
         metrics, timings = (f"{run['folder']}/{file}" for file in ("metrics.json", "timings.csv"))
         states = sources.names(f"{run['folder']}/checkpoints/*/{CHECKPOINT_FILES['state']}")
@@ -44,7 +45,7 @@ def describe_runs(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str,
                 "seconds": middle(measured.get("seconds_per_step")),
                 "speed": middle(measured.get("tokens_per_second")),
                 "operations": operations_of(measured),
-                "devices": devices[run["label"]],
+                "devices": devices_in_words(str(measured.get("devices", [""])[-1])),
             }
         )
     return runs
@@ -54,6 +55,14 @@ def demo(recipe: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> str | 
     """Return the command that opens the demo of the evaluated models; None without any."""
     folders = [f"{recipe['results']}/{run['folder']}" for run in runs if run["figures"]]
     return f"python tools/demo.py {directory_option()}{' '.join(folders)}" if folders else None
+
+
+def next_run(recipe: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the file of the config, and the command that runs the workflow after a change to it; None for a module."""
+    files, option = list(map(from_workflow, recipe["configfiles"])), directory_option()
+    if recipe["configfiles"] == [str(CONFIG)]:
+        return files[0], f"snakemake {option}".strip()
+    return (files[-1], f"snakemake {option}--configfile {' '.join(files)}") if files else None
 
 
 def middle(values: list | None) -> float | None:
@@ -72,19 +81,21 @@ def operations_of(timings: Mapping[str, list]) -> list[tuple[str, str, float]]:
 
 def training(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
     """Return the context of the training section: the curves of all runs that have begun."""
-    described = [pick(run) | curves_of(run, sources) for run in runs]
-    curves = [run for run in described if run["loss"]]
+    curves = [{key: run[key] for key in ("stage", "name", "label")} | curves_of(run, sources) for run in runs]
+    curves = [run for run in curves if run["loss"]]
     return {
         "files": [file for run in curves for file in run.pop("files")],
-        "curves": {"runs": curves},
+        "curves": {width: charts.training(curves, width) for width in (svg.WIDE, svg.NARROW)} if curves else {},
+        "points": [
+            {
+                key: charts.thinned(value, charts.points_of(curves)) if isinstance(value, dict) else value
+                for key, value in run.items()
+            }
+            for run in curves
+        ],
         "runs": runs,
         "unpromised": [run["label"] for run in runs if not run["figures"].get("bytes_promised", True)],
     }
-
-
-def pick(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return stage, name and label of a run."""
-    return {key: run[key] for key in ("stage", "name", "label")}
 
 
 def quality(
@@ -157,7 +168,9 @@ def best_of(
     for row in sorted(leaders, key=lambda row: labels.get(row["model"], len(labels))):
         metric = row["score"].metric
         unit = LOSSES[row["model"].partition("/")[0]] if metric == LOSS else metric.replace("_", " ")
-        rows.append(row | {"unit": unit})
+        baselines = row["score"].baselines
+        baseline = (BASE, baselines[BASE]) if BASE in baselines else row["score"].best_baseline
+        rows.append(row | {"unit": unit, "baseline": baseline or ("", None)})
     return rows
 
 
@@ -194,20 +207,12 @@ def plans(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
     by_label = {run["label"]: run for run in runs}
     plan_by_file = {file: sources.json(file) for file in sources.names("plan/*/*/*.json")}
     plan_by_file = {file: plan for file, plan in plan_by_file.items() if "task" in plan or plan_name(plan) in by_label}
-    rows, memory_rows = [], []
+    rows = []
     for plan in plan_by_file.values():
         run = {} if "task" in plan else by_label[plan_name(plan)]
         for number, row in enumerate(rows_of([plan])):
             measured = {"seconds": run.get("seconds"), "devices": run.get("devices")} if number == 0 else {}
             rows.append({"cells": [show(cell) for cell in row]} | measured)
-        if plan["planned"]:
-            memory_use, name = plan["memory"], f"{title_of(plan)} on {plan['topology']}"
-            parts = {key: memory_use[key] for key in ("arguments", "temporaries", "program")}
-            if memory_use["arguments"] is None:  # for a step that does not fit, the compiler reports only the total
-                parts = {"total": memory_use["total"]}
-            memory_rows += [
-                {"name": name, "part": part, "share": size / memory_use["hbm"]} for part, size in parts.items() if size
-            ]
     planned = [plan | {"name": title_of(plan)} for plan in plan_by_file.values() if plan["planned"]]
     return {
         "files": list(plan_by_file),
@@ -216,7 +221,6 @@ def plans(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
         "notes": notes_of(plan_by_file.values()),
         "planned": planned,
         "timed": [plan for plan in planned if plan["estimated_seconds"]],
-        "memory": charts.shares(memory_rows) if memory_rows else None,
     }
 
 
@@ -235,9 +239,11 @@ def jobs(recipe: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
         started = on_axis(job["started"])
         times = {"ready": max(round(started - min(job["waited"], PAUSE), 3), 0.0), "started": started}
         times["ended"] = round(started + job["seconds"], 3)
-        rows.append({"rule": job["rule"], "of": job["of"], "stage": stages.get(job["rule"], "other")} | times)
+        name = f"{job['rule']} {job['of']}".strip()
+        said = f"{name}: {format_duration(job['seconds'])}"
+        rows.append({"rule": job["rule"], "said": said, "stage": stages.get(job["rule"], "other")} | times)
         failed += [
-            {"rule": job["rule"], "of": job["of"], "failed": on_axis(attempt["ended"] or attempt["started"])}
+            {"rule": job["rule"], "said": name, "failed": on_axis(attempt["ended"] or attempt["started"])}
             for attempt in job.get("failed", [])
         ]
     rules = sorted(account["rules"], key=lambda name: -account["rules"][name]["seconds"])

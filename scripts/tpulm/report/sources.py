@@ -11,7 +11,6 @@ from jinja2 import Undefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from tpulm.core.devices import devices_in_words
 from tpulm.core.files import read_json
 
 # Columns of text, even if it looks like numbers.
@@ -101,13 +100,12 @@ def change(value: float) -> str:
 
 
 def format_duration(value: float) -> str:
-    """Return seconds as text in a readable unit, from µs to d."""
-    for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60)):
-        if value >= 2 * seconds:
-            return f"{value / seconds:,.1f} {unit}"
-    if value >= 1 or value == 0:
-        return f"{value:,.1f} s"
-    return f"{1e3 * value:,.1f} ms" if value >= 1e-3 else f"{1e6 * value:,.1f} µs"
+    """Return seconds as text in a readable unit, from µs to d, with a decimal below 100."""
+    units = {"d": 86400, "h": 3600, "min": 60, "s": 1, "ms": 1e-3, "µs": 1e-6}
+    least = {"d": 2 * 86400, "h": 2 * 3600, "min": 2 * 60}
+    unit = next((unit for unit in units if value >= least.get(unit, units[unit])), "µs" if value else "s")
+    number = value / units[unit]
+    return f"{number:,.{0 if number >= 100 else 1}f} {unit}"
 
 
 def amount(value: float) -> str:
@@ -143,17 +141,6 @@ def format_number(style: str, value: Any) -> str | Markup:
     if value is None or isinstance(value, Undefined):
         return Markup('<span title="not known">–</span>')
     return STYLES[style](value)
-
-
-def names_below(paths: Iterable[str | Path], results: str | Path) -> dict[str, Path]:
-    """Return paths by their names relative to the folder `results`."""
-    return {Path(path).relative_to(results).as_posix(): Path(path) for path in paths}
-
-
-def devices_of(recipe: Mapping[str, Any], sources: Sources) -> dict[str, str]:
-    """Return the devices of each run's last training in words, by the run's label; "" for unknown devices."""
-    timings = {run["label"]: sources.columns(f"{run['folder']}/timings.csv") for run in recipe["runs"]}
-    return {label: devices_in_words(str(columns.get("devices", [""])[-1])) for label, columns in timings.items()}
 
 
 REASONS = {

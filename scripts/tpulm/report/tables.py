@@ -1,8 +1,13 @@
 """Build tables for the terminal, files and the page: runs and seeds, significance tests, earlier runs, and plans."""
 
+import csv
+import io
 import math
+import re
 import statistics
+import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, zip_longest
 from typing import Any
 
 from tpulm.specs.artifacts import HELD_OUT
@@ -10,6 +15,8 @@ from tpulm.specs.recipes import differing
 from tpulm.specs.scores import ACCURACY, LOSS, Score, find_scores, scores_in
 
 FIGURES = (LOSS, ACCURACY)
+COLUMNS, SHORT = 100, 16  # of what is printed, and of cells that stay whole
+NUMERIC = re.compile(r"[-+]?\d|-?$")
 
 
 def held_out(metrics: Mapping) -> dict[str, dict[str, float]]:
@@ -40,6 +47,15 @@ def comparison_rows(groups: Sequence[dict[str, Any]], metrics: Sequence[dict]) -
     return rows
 
 
+def as_csv(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Return rows as the text of a CSV file."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
 def settings_in_words(settings: Mapping[str, Any]) -> str:
     """Return settings of a config as one line of key=value."""
     return " ".join(f"{key}={value}" for key, value in settings.items())
@@ -64,6 +80,37 @@ def aligned(cells: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in cells]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines) + "\n"
+
+
+def fitted(text: str, width: int = COLUMNS) -> Iterator[str]:
+    """Yield the lines of a text for a terminal of this width; cells of its Markdown tables are wrapped."""
+    for in_table, lines in groupby(text.splitlines(), lambda line: line.startswith("|")):
+        if in_table:
+            head, _, *rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+            yield from wrapped([head, *rows], width)
+        else:
+            wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False).wrap
+            yield from (part for line in lines for part in wrap(line) or [""])
+
+
+def wrapped(cells: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """Yield the lines of a table, heads first, in at most `width` columns; columns without content are left out."""
+    columns = [column for column in zip(*cells, strict=True) if any(column[1:])]
+    words = [
+        max(len(word) for cell in column for word in (cell.split() if len(cell) > SHORT else [cell]))
+        for column in columns
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
+        spare = [number for number in range(len(widths)) if widths[number] > words[number]] or range(len(widths))
+        widths[max(spare, key=widths.__getitem__)] -= 1
+    adjust = [str.rjust if all(NUMERIC.match(cell) for cell in column[1:]) else str.ljust for column in columns]
+    for number, row in enumerate(zip(*columns, strict=True)):
+        parts = [textwrap.wrap(cell, size, break_on_hyphens=False) for cell, size in zip(row, widths, strict=True)]
+        for line in zip_longest(*parts, fillvalue=""):
+            yield "  ".join(fill(cell, size) for fill, cell, size in zip(adjust, line, widths, strict=True)).rstrip()
+        if number == 0:
+            yield "  ".join("-" * size for size in widths)
 
 
 def spread(mean: float, deviation: float | str) -> str:
@@ -97,30 +144,16 @@ def table_of_tests(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(parts)
 
 
-def then_and_now(path: str, runs: Sequence[dict], current: Collection[str]) -> tuple[Sequence[dict], dict | None]:
-    """Return the earlier runs of a file, and the last one if the config names it, else None.
-
-    current  folders of the runs that the config names, relative to results/
-    """
-    if any(path.endswith(f"/{folder}") for folder in current):
-        return runs[:-1], runs[-1] if runs else None
-    return runs, None
-
-
-def name_of_earlier(run: Mapping[str, Any]) -> str:
-    """Return the name of an earlier run with eight digits of its hash."""
-    return f"{run['name']} {run['hash'][:8]}"
-
-
 def scores_then_and_now(runs_by_path: Mapping[str, Sequence[dict]], current: Collection[str]) -> str:
     """Return a Markdown table of the scores of earlier and current runs; empty without earlier runs.
 
     runs_by_path  records of the runs of each file; a path ends with the run's folder
-    current       see `then_and_now`
+    current       folders of the runs that the config names, relative to results/
     """
     cells = [["stage", "run", "settings", "score", "then, 95 %", "items", "now", "difference"]]
     for path, runs in sorted(runs_by_path.items()):
-        earlier, current_run = then_and_now(path, runs, current)
+        named = runs and any(path.endswith(f"/{folder}") for folder in current)
+        earlier, current_run = (runs[:-1], runs[-1]) if named else (runs, None)
         for run, settings in zip(earlier, differing([run["recipe"] for run in runs]), strict=False):
             cells += rows_of_scores(run, settings, current_run)
     return aligned(cells) if len(cells) > 1 else ""
@@ -140,7 +173,7 @@ def rows_of_scores(
             continue
         row = [
             run["stage"],
-            name_of_earlier(run),
+            f"{run['name']} {run['hash'][:8]}",
             settings_in_words(settings),
             *score_in_words(score),
             str(score.items),
@@ -188,7 +221,8 @@ def rows_of(plans: Iterable[Mapping]) -> list[list]:
         if not plan["planned"]:
             rows.append([name, plan["topology"], "unplanned", *[None] * 9])
             continue
-        rows.append([name, plan["topology"], *figures_of(plan), *in_all(plan)])
+        in_all = [None if plan[key] is None else significant(plan[key]) for key in ("hours", "cost_of_run")]
+        rows.append([name, plan["topology"], *figures_of(plan), *in_all])
         for change in plan["alternatives"]:
             words = f"  {change['key']}: {str(change['value']).lower()}"
             rows.append([words, plan["topology"], *figures_of(change), None, None])
@@ -216,28 +250,9 @@ def figures_of(plan: Mapping) -> list:
     return ["yes", *memory_cells, *times, *speed]
 
 
-def in_all(plan: Mapping) -> list:
-    """Return hours and cost of all steps of a plan, rounded by `significant`; None if unknown."""
-    return [None if plan[key] is None else significant(plan[key]) for key in ("hours", "cost_of_run")]
-
-
 def significant(value: float) -> float:
     """Return a number rounded to two decimals, or to three significant digits below 1."""
     return round(value, 2) if abs(value) >= 1 else float(f"{value:.3g}")
-
-
-def as_text(rows: list[list]) -> list[str]:
-    """Return the lines of a table of plans for a terminal, HEAD first; columns of numbers are right-aligned."""
-    shown = [HEAD, *([show(value) for value in row] for row in rows)]
-    widths = [max(len(row[column]) for row in shown) for column in range(len(HEAD))]
-    right = [any(isinstance(row[column], int | float) for row in rows) for column in range(len(HEAD))]
-    return [
-        "  ".join(
-            text.rjust(width) if number else text.ljust(width)
-            for text, width, number in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in shown
-    ]
 
 
 def show(value: object) -> str:

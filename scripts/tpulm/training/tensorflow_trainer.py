@@ -253,8 +253,8 @@ def check_microbatches(where: str, recipe: Mapping, replicas: int) -> None:
     size, microbatches = recipe["batch_size"], recipe.get("microbatches", 1)
     if microbatches > 1 and size % (replicas * microbatches):
         raise UserError(
-            f"{where}.batch_size is {size}; allowed: a multiple of the {replicas} device(s) of this job times "
-            f"microbatches, {microbatches}."
+            f"{where}.batch_size is {size}; allowed: a multiple of the {replicas} device{'s' * (replicas != 1)} of "
+            f"this job times microbatches, {microbatches}."
         )
 
 

@@ -186,10 +186,10 @@ class Terminal(logging.Handler):
             with cast(AbstractContextManager, self.lock), contextlib.suppress(BrokenPipeError):
                 jobs = list(self.running.values())[: max(1, rows - 3)]
                 lines = [f"{len(self.running)} running, {self.left} of {self.total} left{self.rest()}"]
-                lines += [
-                    f"  {format_elapsed(since)}  {shortened(label)}  {progress(label, logs)}"
-                    for label, logs, since in jobs
-                ]
+                for label, logs, since in jobs:
+                    begin, training = f"  {format_elapsed(since)}  ", progress(label, logs)
+                    room = columns - len(begin) - len("  ".join(["", *training.split("  ")[:2]])) - 2
+                    lines.append(f"{begin}{shortened(label, room)}  {training}")
                 end = ""
                 if self.in_place:  # the cursor goes back to the beginning
                     lines, end = [line[: columns - 1] for line in lines], f"\x1b[{len(lines)}A\r"
@@ -217,9 +217,10 @@ def progress(label: str, logs: list[str]) -> str:
     return live_metrics.line(record) if record and label.endswith(f" {record['last_step']:08d}") else ""
 
 
-def shortened(label: str) -> str:
-    """Return a label in at most 38 columns, so that 80 have room for the time that is left."""
-    return label if len(label) <= 38 else f"{label[:11]}...{label[-24:]}"
+def shortened(label: str, room: int) -> str:
+    """Return a label without its middle if there is no room for it beside the step and the time that is left."""
+    head, tail = max(room // 3, 4), max(room - room // 3 - 3, 8)  # its end is the run and the step
+    return label if len(label) <= room else f"{label[:head]}...{label[-tail:]}"
 
 
 def moment(event: str, label: str) -> str:
