@@ -159,41 +159,8 @@ def test_a_failure_on_one_ends_all_with_one_message(manifest, tmp_path, when, se
     assert not list((tmp_path / "failing").glob("?.json"))
 
 
-@pytest.mark.long
-def test_hosts_without_a_device_of_the_mesh_are_refused(manifest, tmp_path):  # noqa: F811
-    done = train(manifest, tmp_path / "narrow", 2, (2, 1))
-    assert done.returncode == 1
-    assert re.search(r"error: process [01] of 2: mlm\.runs\.x\.mesh is \[2, 1\], which takes 2 of the 4 ", done.stderr)
-
-
 # A run that is still training when something happens to it: one device for each of two processes.
 LONG = {"steps": 4000, "checkpoint_every": 4000, "mesh": [1, 2], "host_device_count": 2}
-
-
-def add_run(workflow, **changes):
-    """Add the run `two`, which is the run `python` with changes, to a workflow's config."""
-    with edited(workflow) as config:
-        config["finetune"]["runs"]["two"] = config["finetune"]["runs"]["python"] | changes
-
-
-@pytest.mark.long  # compiles for each process of a real model; in pods, tests/test_gke.py starts a job on its hosts
-def test_a_profile_decides_how_many(trained, tmp_path):
-    """Through Snakemake: two processes make the checkpoint of one, and moving there made nothing stale."""
-    workflow = copied(trained, tmp_path)
-    workflow.steady = True
-    assert "Nothing to be done" in workflow("finetune", "-n", "--set-resources", "train_finetune:hosts=2").stdout
-    add_run(workflow)
-    first = "checkpoints/00000005/history.csv"
-    printed = workflow(f"results/finetune/two/{first}", "--set-resources", "train_finetune:hosts=2").stdout
-    assert printed.count("[finetune two] step 5/10") == printed.count("step 5/10")
-    rows = [
-        [line.split(",") for line in (workflow / f"results/finetune/{run}/{first}").read_text().splitlines()[1:]]
-        for run in ("python", "two")
-    ]
-    losses = [[float(row[1]) for row in part] for part in rows]
-    assert len(losses[0]) == 5
-    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
-    assert (workflow / "logs/finetune/two/00000005.process1.log").is_file()
 
 
 @pytest.mark.long
@@ -201,7 +168,9 @@ def test_processes_stop_together_and_go_on(trained, tmp_path):
     """Each writes its part of one snapshot, at a step that all of them have made; where one is killed, all end."""
     workflow = copied(trained, tmp_path)
     workflow.steady = True
-    add_run(workflow, **LONG)
+    assert "Nothing to be done" in workflow("finetune", "-n", "--set-resources", "train_finetune:hosts=2").stdout
+    with edited(workflow) as config:
+        config["finetune"]["runs"]["two"] = config["finetune"]["runs"]["python"] | LONG
 
     def snapshots():
         folder = workflow / "results/finetune/two/snapshots/00004000"
