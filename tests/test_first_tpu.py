@@ -53,12 +53,6 @@ def test_the_runs_fit_the_chips(tmp_path, monkeypatch, chips):
         assert len(run.segment_ends) == 1 + (run.key == "mlm.runs.jax")
 
 
-@unit
-def test_an_environment_without_jax_trains_with_tensorflow(tmp_path, monkeypatch):
-    (run,) = runs_on(tmp_path, V5E, monkeypatch, ["tensorflow"]).values()
-    assert run.key == "mlm.runs.tensorflow" and run.recipe["resources"]["accelerator"] == "v5e-8"
-
-
 @pytest.fixture
 def trial(tmp_path, monkeypatch):
     """A trial on a TPU that has measured and planned the masked model, and whose samples failed."""
