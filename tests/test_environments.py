@@ -127,7 +127,6 @@ def test_the_oldest_python_that_works_is_taken(monkeypatch, machine, python):
     [
         ({"python3": ("3.10", False)}, True, "pip install"),  # as in Ubuntu 22.04 with python3-pip
         ({"python3": ("3.10", True)}, False, "-m venv"),  # with python3-venv
-        ({"python3": ("3.11", False)}, True, "pip install"),  # uv needs no venv
         ({"python3": ("3.10", False)}, False, "error: no Python 3.11.*neither venv nor pip.*python3-venv"),
         ({"python3": ("3.11", False)}, False, "error: python3 has no working venv.*python3.11-venv"),
     ],

@@ -103,7 +103,7 @@ def test_the_file_becomes_rows_of_the_table_of_plans(trial, tmp_path, monkeypatc
     file = first_tpu.FOLDER / "first-tpu.json"
     monkeypatch.setattr(plan_table, "ROWS", tmp_path / "rows.yaml")
     shutil.copy(ROOT / "benchmarks/measured_steps.yaml", plan_table.ROWS)
-    before, found = plan_table.rows(), json.loads(file.read_text())
+    before = plan_table.rows()
     assert plan_table.add(file, "https://x/issues/1") == ["first-tpu-mlm-jax-v5e-8"]
     assert plan_table.add(file, "https://x/issues/2") == ["first-tpu-mlm-jax-v5e-8-2"]
     after = plan_table.rows()
@@ -115,10 +115,6 @@ def test_the_file_becomes_rows_of_the_table_of_plans(trial, tmp_path, monkeypatc
     write_json(file, json.loads(file.read_text()) | {"chip": CHIPS[-1]})
     with pytest.raises(SystemExit, match="^error: .*8 x cpu; allowed: .*TPU"):
         plan_table.add(file, "")
-    write_json(file, json.loads(file.read_text()) | {"chip": found["chip"], "runs": {}})
-    for path, said in ((file, "no run with a plan"), (first_tpu.FOLDER / "first-tpu.md", "cannot be read")):
-        with pytest.raises(SystemExit, match=f"^error: {path} .*{said}; allowed: "):
-            plan_table.add(path, "")
     assert plan_table.rows() == after
 
 

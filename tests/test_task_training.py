@@ -212,7 +212,7 @@ def scored(tmp_path_factory):
             if split != "validation":
                 (workflow / f"set/{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in labelled))
         write_yaml(workflow / "config.yaml", FORMS)
-        return quickly(workflow, "tasks", "--cores", "2")
+        return quickly(workflow, "tasks", "--cores", "1")  # of two at once, each would compile what is the same
 
     return once(shared(tmp_path_factory) / "scored", build)
 
@@ -240,7 +240,7 @@ def test_every_form_of_a_task_is_learned_and_scored(scored):
 def test_a_page_predicts_what_was_scored(scored):
     """Labels of texts, and numbers of two texts."""
     with started(scored.folder) as address:
-        for task in TASKS:
+        for task in ("which", "pair"):
             place = scored / "results/evaluation/tasks" / task
             predicted = [
                 row for row in pq.read_table(place / "mlm/asked/predictions.parquet").to_pylist()
@@ -248,7 +248,7 @@ def test_a_page_predicts_what_was_scored(scored):
             ]  # fmt: skip
             values = {row["item"]: row["prediction"] for row in predicted}
             names = json.loads((place / "task.json").read_text())["labels"]
-            for row in pq.read_table(place / "test.parquet").slice(0, 5).to_pylist():
+            for row in pq.read_table(place / "test.parquet").slice(0, 3).to_pylist():
                 prompt = [row["text"], row["text_pair"]] if task == "pair" else row["text"]
                 found, _ = said(address, f"{task}: mlm/asked", prompt)
                 if task == "pair":
@@ -298,18 +298,17 @@ def test_the_same_chain_has_the_same_bytes(scored, tmp_path):
 
 
 def test_predictions_that_are_no_numbers_are_refused(scored, tmp_path):
-    workflow, wrong = copied(scored, tmp_path), {}
-    for task, step in (("pair", 120), ("hub", 60)):
-        folder = f"results/evaluation/tasks/{task}/mlm/asked"
-        best = f"{folder}/pretrained-rate-0.003-seed-0/checkpoints/{step:08d}/best.safetensors"
-        arrays = load_file(workflow / best)
-        output = next(name for name in arrays if name.endswith("output_dense/kernel"))
-        save_file(arrays | {output: np.full_like(arrays[output], np.nan)}, workflow / best)
-        wrong[f"{folder}/predictions.parquet"] = f"error: evaluation.tasks.{task} .*{best}.* 40 of 40 .*validation"
-    done = workflow("--cores", "2", "--keep-going", *wrong, check=False)
+    """Of labels, too, of which the likeliest would be the first."""
+    workflow, folder = copied(scored, tmp_path), "results/evaluation/tasks/hub/mlm/asked"
+    workflow.steady = True
+    best = f"{folder}/pretrained-rate-0.003-seed-0/checkpoints/00000060/best.safetensors"
+    arrays = load_file(workflow / best)
+    output = next(name for name in arrays if name.endswith("output_dense/kernel"))
+    save_file(arrays | {output: np.full_like(arrays[output], np.nan)}, workflow / best)
+    done = workflow(f"{folder}/predictions.parquet", check=False)
     assert done.returncode == 1 and "Traceback" not in done.stdout
-    for path, error in wrong.items():
-        assert re.search(error, done.stdout) and not (workflow / path).exists()
+    assert re.search(f"error: evaluation.tasks.hub .*{best}.* 40 of 40 .*validation", done.stdout)
+    assert not (workflow / f"{folder}/predictions.parquet").exists()
 
 
 @compiler
