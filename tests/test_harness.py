@@ -13,6 +13,7 @@ import test_causal
 import test_lora
 from conftest import copied, open_vocabulary
 from test_causal import prose
+from test_task_training import quickly
 from test_transformers import export
 from tpulm.core.errors import UserError
 from tpulm.specs.harness_tasks import HarnessTask
@@ -334,7 +335,7 @@ KEPT = "results/finetune/python/checkpoints/00000005"
 def test_a_checkpoint_is_scored_before_it_is_let_go(trained, tmp_path):
     workflow = copied(trained, tmp_path)
     final = f"{HARNESS}/finetune/python/scores.json"
-    workflow("--cores", "2", final, f"{KEPT}/pruned.json", *CONFIG)
+    quickly(workflow, "--cores", "2", final, f"{KEPT}/pruned.json", *CONFIG)
     assert not (workflow / f"{KEPT}/weights.safetensors").exists()
     said, last = read_scores(workflow / final)
     assert said["model"] == "finetune/python" and {score.in_training_text is None for score in last} == {False}
