@@ -34,8 +34,8 @@ UNSCHEDULABLE = {
 class Cluster:
     """The objects of a cluster, and what becomes of its pods.
 
-    fates   by the rule that a job runs, what its pods meet, in order: run, node (there is none), image (there is none),
-            memory (too little), long (it takes too), preempted, gone; the last one lasts
+    fates   by the rule that a job runs, what its pods meet, in order: run, node (there is none), preempted; the last
+            one lasts
     folder  where the pods have their folders, and volumes their content
     """
 
@@ -164,7 +164,7 @@ class Job:
         if self.succeeded:  # and the pods that were left over have ended
             return {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
         failed = [pod for pod in self.pods if pod.phase() == "Failed" and not pod.replaced]
-        if failed or "gone" in {pod.fate for pod in self.pods}:
+        if failed:
             self.end()
             return {"failed": 1, "conditions": [{"type": "Failed", "status": "True"}]}
         succeeded = {str(pod.index) for pod in self.pods if pod.phase() == "Succeeded"}
@@ -223,7 +223,7 @@ class Pod:
         if self.process:
             code = self.process.poll()
             return "Running" if code is None else "Failed" if code else "Succeeded"
-        return "Pending" if self.fate in ("node", "image") else "Failed"
+        return "Pending" if self.fate == "node" else "Failed"
 
     def object(self) -> dict:
         status: dict = {"phase": self.phase()}
@@ -232,14 +232,8 @@ class Pod:
         if self.process:
             code = self.process.poll()
             state = {"running": {}} if code is None else {"terminated": {"exitCode": code, "reason": "Error"}}
-        elif self.fate == "image":
-            state = {"waiting": WAITING}
-        elif self.fate == "memory":
-            state = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
         elif self.fate == "node":
             status["conditions"] = [UNSCHEDULABLE]
-        elif self.fate == "long":
-            status |= {"reason": "DeadlineExceeded", "message": "Pod was active on the node longer than allowed"}
         elif self.fate == "preempted":
             status["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]
         if state:
@@ -314,7 +308,7 @@ class Handler(BaseHTTPRequestHandler):
         if kind == "jobs":
             chosen = [job.body | {"status": job.status()} for job in self.chosen(selector)]
             return {"apiVersion": "batch/v1", "kind": "JobList", "metadata": {}, "items": chosen}
-        pods = [pod for job in self.cluster.jobs.values() for pod in job.pods if pod.fate != "gone"]
+        pods = [pod for job in self.cluster.jobs.values() for pod in job.pods]
         if part == "log":
             if query.get("previous") == ["true"]:
                 raise Refused(400, "previous terminated container not found")

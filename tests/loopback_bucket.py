@@ -37,8 +37,8 @@ class Faults:
     def __init__(self):
         """Let nothing go wrong."""
         self.lock, self.dice, self.counts = threading.Lock(), random.Random(0), Counter()
-        # Share of requests that fail, and that hang; for how many seconds; added to every request; what they are about.
-        self.settings = {"fail": 0.0, "hang": 0.0, "hang_seconds": 5.0, "delay": 0.0, "only": "", "rate": None}
+        # Share of requests that fail, and that hang; for how many seconds; what they are about.
+        self.settings = {"fail": 0.0, "hang": 0.0, "hang_seconds": 5.0, "only": ""}
 
     def change(self, settings: dict) -> None:
         """Change what goes wrong; from here on it is the same whatever was asked for before."""
@@ -87,21 +87,15 @@ class Proxy(BaseHTTPRequestHandler):
         self.connection.close()
 
     def body(self) -> bytes:
-        """Return the body of the request, read no faster than `rate` bytes per second where that is set."""
+        """Return the body of the request."""
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
             parts = iter(lambda: self.rfile.read(int(self.rfile.readline(), 16)), b"")
             return b"".join(part for part in parts if self.rfile.readline() or True)
-        left, parts, rate = int(self.headers.get("Content-Length", 0)), [], self.faults.settings["rate"]
-        if rate and left > rate:
-            self.faults.counts["slow"] += 1
-        while left:
-            part = self.rfile.read(min(left, 1 << 10 if rate else left))
-            if not part:
-                raise ConnectionResetError("the client is gone")
-            parts.append(part)
-            left -= len(part)
-            time.sleep(len(part) / rate if rate else 0)
-        return b"".join(parts)
+        length = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(length)
+        if len(body) < length:
+            raise ConnectionResetError("the client is gone")
+        return body
 
     def forward(self, body: bytes) -> tuple[int, bytes, list[tuple[str, str]]]:
         """Return the emulator's answer."""
@@ -121,7 +115,6 @@ class Proxy(BaseHTTPRequestHandler):
                 self.answer(200, json.dumps(dict(self.faults.counts)).encode())
                 return
             settings, fault = self.faults.settings, self.faults.draw(self.path)
-            time.sleep(settings["delay"])
             if fault in ("429", "503"):
                 self.answer(int(fault), b'{"error": {"code": %s, "message": "made up"}}' % fault.encode())
                 return

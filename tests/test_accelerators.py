@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 from conftest import ROOT
-from tpulm.config.reading import read_yaml
 from tpulm.core.accelerators import (
     ACCELERATOR_PATTERN,
     ANY_DEVICES,
@@ -15,10 +14,8 @@ from tpulm.core.accelerators import (
     cloud_tpu_type,
     gres,
     is_tpu,
-    job_name,
     parse_gpu,
     parse_tpu,
-    run_hosts,
     shape_name,
     slice_chips,
     slice_hosts,
@@ -31,20 +28,16 @@ from tpulm.core.errors import UserError
 # From Google's pages on each version: chips, hosts, devices of JAX, shape, accelerator type, Slurm's share of a host.
 SLICES = {
     "v2-8": (4, 1, 8, "2x2", "v2-8", "tpu:v2:8"),
-    "v2-32": (16, 4, 32, "4x4", "v2-32", "tpu:v2:8"),
     "v3-8": (4, 1, 8, "2x2", "v3-8", "tpu:v3:8"),
     "v3-32": (16, 4, 32, "4x4", "v3-32", "tpu:v3:8"),
     "v4-8": (4, 1, 4, "2x2x1", "v4-8", "tpu:v4:8"),
-    "v4-16": (8, 2, 8, "2x2x2", "v4-16", "tpu:v4:8"),
     "v4-64": (32, 8, 32, "2x4x4", "v4-64", "tpu:v4:8"),
     "v5e-1": (1, 1, 1, "1x1", "v5litepod-1", "tpu:v5e:1"),
-    "v5e-4": (4, 1, 4, "2x2", "v5litepod-4", "tpu:v5e:4"),
     "v5e-8": (8, 1, 8, "2x4", "v5litepod-8", "tpu:v5e:8"),
     "v5e-16": (16, 4, 16, "4x4", "v5litepod-16", "tpu:v5e:4"),
     "v5e-256": (256, 64, 256, "16x16", "v5litepod-256", "tpu:v5e:4"),
     "v5p-8": (4, 1, 4, "2x2x1", "v5p-8", "tpu:v5p:8"),
     "v5p-128": (64, 16, 64, "4x4x4", "v5p-128", "tpu:v5p:8"),
-    "v6e-1": (1, 1, 1, "1x1", "v6e-1", "tpu:v6e:1"),
     "v6e-8": (8, 1, 8, "2x4", "v6e-8", "tpu:v6e:8"),
     "v6e-32": (32, 8, 32, "4x8", "v6e-32", "tpu:v6e:4"),
     "tpu7x-8": (4, 1, 8, "2x2x1", "tpu7x-8", "tpu:tpu7x:8"),
@@ -100,18 +93,10 @@ def test_slices_without_a_known_shape(name):
 
 
 def test_the_schema_allows_what_the_table_knows():
-    schema = read_yaml(ROOT / "schemas/config.schema.yaml")
-    found = []
-
-    def look(part):
-        if isinstance(part, dict):
-            found.extend([part["accelerator"]["pattern"]] if "pattern" in part.get("accelerator", "") else [])
-            for inner in part.values():
-                look(inner)
-
-    look(schema)
-    assert set(found) == {ACCELERATOR_PATTERN}
-    assert all(re.search(found[0], name) for name in [*SLICES, "h100:4"])
+    lines = (ROOT / "schemas/config.schema.yaml").read_text().split(" accelerator:\n")[1:]
+    patterns = {re.search(r'pattern: "(.*)"', text)[1].replace("\\\\", "\\") for text in lines}
+    assert patterns == {ACCELERATOR_PATTERN}
+    assert all(re.search(ACCELERATOR_PATTERN, name) for name in [*SLICES, "h100:4"])
 
 
 def test_a_run_takes_all_hosts_of_its_slice():
@@ -122,12 +107,6 @@ def test_a_run_takes_all_hosts_of_its_slice():
         check_hosts(3, "v5e-4", [1])
 
 
-def test_a_job_is_called_by_its_run_or_its_rule():
-    assert job_name({"run_key": "finetune.runs.python"}, "train_finetune") == "finetune.runs.python"
-    assert job_name({}, "build_corpus") == "rule build_corpus"
-    assert [run_hosts(asked) for asked in ({}, {"hosts": 4}, {"run_hosts": 4}, {"hosts": 1})] == [1, 4, 4, 1]
-
-
 @pytest.mark.parametrize(
     ("requested", "hosts", "number", "kind", "fits"),
     [
@@ -135,24 +114,19 @@ def test_a_job_is_called_by_its_run_or_its_rule():
         ("v3-8", 1, 8, "TPU v3", True),
         ("v3-8", 1, 8, "TPU", True),  # one whose version nothing tells
         ("v3-8", 1, 8, "cpu", False),
-        ("v3-8", 1, 4, "TPU v3", False),
         ("v3-8", 1, 8, "TPU v5 lite", False),
         ("v5e-8", 1, 8, "TPU v2 or TPU v3", False),  # in TensorFlow
-        ("v4-8", 1, 4, "TPU v4", True),
         ("v5e-16", 4, 16, "TPU v5 lite", True),
         ("v5e-16", 4, 4, "TPU v5 lite", False),
         ("tpu7x-8", 1, 8, "TPU7x", True),
-        ("tpu7x-8", 1, 4, "TPU7x", False),
         ("a100_80gb:8", 2, 16, "NVIDIA A100-SXM4-80GB", True),
         ("a100_80gb:1", 1, 1, "NVIDIA A100-SXM4-40GB", False),
         ("v100:1", 1, 1, "Tesla V100S-PCIE-32GB", True),
         ("h100_mega:8", 1, 8, "NVIDIA H100 80GB HBM3", True),
         ("h100:2", 1, 1, "NVIDIA H100 80GB HBM3", False),
         ("h100:1", 1, 1, "NVIDIA L4", False),
-        ("h100:1", 1, 1, "CPU", False),
         ("gpu:2", 1, 2, "NVIDIA RTX 6000 Ada Generation", True),
         ("gpu:1", 1, 1, "cpu", False),
-        ("gpu:8", 1, 8, "TPU v3", False),
     ],
 )
 def test_devices_are_those_of_the_request(monkeypatch, requested, hosts, number, kind, fits):
@@ -175,11 +149,8 @@ def test_devices_are_those_of_the_request(monkeypatch, requested, hosts, number,
         ("0x0027", "v3-8", "TPU v3"),
         ("0x0027", "v2-8", "TPU v2"),
         ("0x0027", "v5e-8", "TPU v2 or TPU v3"),
-        ("0x0027", "", "TPU v2 or TPU v3"),
         ("0x0063", "", "TPU v5 lite"),
-        ("0x0063", "v3-8", "TPU v5 lite"),
         ("0x0062", "v5p-8", "TPU v5"),
-        ("0x0076", "", "TPU7x"),
         ("0x0056", "v5p-8", "TPU of another version"),
     ],
 )

@@ -95,9 +95,7 @@ def room(tmp_path, monkeypatch):
     (tmp_path / "tpulm/room").mkdir(parents=True)
     (tmp_path / "script.py").write_text(SCRIPT)
     for name in ("jax", "tensorflow"):
-        (tmp_path / f"{name}.txt").write_text(
-            "idna==3.11\njax==0.10.2\njaxlib==0.10.2\nkeras==3.15.1\ntensorflow==2.21.0\n"
-        )
+        (tmp_path / f"{name}.txt").write_text(LOCK)
     for name, text in MODULES.items():
         (tmp_path / f"tpulm/room/{name}.py").write_text(text)
 

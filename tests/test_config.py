@@ -1,6 +1,5 @@
 """The config: what is filled in, that all that can be wrong in it is named, and what its schema says."""
 
-import ast
 from pathlib import Path
 
 import conftest
@@ -11,7 +10,6 @@ from tpulm.config.reading import complete, read_config, read_yaml, schema
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import SPLITS
 from tpulm.specs.causal_families import FAMILIES, TARGETS
-from tpulm.specs.masked_architectures import ARCHITECTURES
 from tpulm.specs.recipes import JAX_KEYS
 from tpulm.specs.training_step import MOST_HOST_DEVICES
 
@@ -42,46 +40,31 @@ WRONG = [
     ({"tuning": {}}, 'the config has no key "tuning"', "finetune.text"),
     ({f"{TINY}.accumulate": 2}, f'{TINY} has no key "accumulate"', "microbatches"),
     ({"evaluation.select_by": "loss"}, "evaluation.select_by was removed in version 0.3.0: the loss on the validation"),
-    ({"evaluation.pairs.made": 0}, "evaluation.pairs.made was removed in version 0.3.0: pairs are", "pairs.sets"),
-    ({"evaluation.pairs.seed": 0}, "evaluation.pairs.seed was removed in version 0.3.0: delete"),
-    ({"prompts.checkpoints": "all"}, "prompts.checkpoints was removed in version 0.3.0: tools/demo.py", "small/400"),
-    ({"tfrecords.shards.dev": 1}, 'tfrecords.shards has no key "dev"', "test, train, validation"),
-    ({"trackers": ["mlflow"]}, 'trackers[0] is "mlflow", which version 0.3.0 removed: list tensorboard or wandb;'),
     ({"trackers": ["wandb", "trackio"]}, 'trackers[1] is "trackio", which version 0.3.0 removed: list tensorboard'),
     ({"corpus": DELETE}, "corpus is missing; mlm.runs needs corpus, tokenizer and tfrecords."),
-    ({"corpus": DELETE, **MASKED}, "corpus is missing; base.small.model needs it."),
     ({"corpus": DELETE, **MASKED, "base": DELETE}, "the config has neither corpus", "base, a model to finetune"),
     ({f"{TINY}.steps": DELETE}, f"{TINY} lacks the key steps"),
-    ({f"{SMALL}.vocab_size": DELETE}, f"{SMALL} lacks the key vocab_size"),
     ({f"{TINY}.model.vocab_size": 9}, f'{TINY}.model has the key "vocab_size"', "tokenizer"),
-    ({f"{TINY}.model.pad_token_id": 9}, f'{TINY}.model has the key "pad_token_id"', "tokenizer"),
     ({"mlm.runs.Tiny": DEFAULT["mlm"]["runs"]["tiny"]}, 'mlm.runs has the name "Tiny"', "64 of a-z, 0-9, _ and -"),
-    ({f"finetune.runs.{'x' * 70}": {}}, f'finetune.runs has the name "{"x" * 70}"'),
     *(({"mlm.runs": {name: {}}}, "mlm.runs has the name ") for name in ("../x", "-n", "größe", "", "tiny\n")),
     ({"experiment": "sums"}, "experiment", "snakemake -d experiments/NAME"),
     # values
     ({"cpu_threads": 0}, "cpu_threads is 0", "1 or more, at most 256"),
     ({"cpu_threads": "2"}, 'cpu_threads is "2"', "whole number"),
     ({"cpu_threads": True}, "cpu_threads is true"),
-    ({"cpu_threads": float("inf")}, "cpu_threads is inf"),
-    ({"title": None}, "title is empty"),
     ({"tfrecords.sequence_length": 1.5}, "tfrecords.sequence_length is 1.5", "8 or more, at most 65536"),
     ({"corpus.held_out.test": 0.7}, "corpus.held_out.test is 0.7", "less than 0.5"),
     ({f"{TINY}.learning_rate": 0}, f"{TINY}.learning_rate is 0", "more than 0, at most 10"),
     ({f"{TINY}.backend": "torch"}, f'{TINY}.backend is "torch"', "tensorflow, jax"),
-    ({f"{TASK}.predict": "token-classes"}, f'{TASK}.predict is "token-classes", which version 0.3.0 removed'),
     ({f"{TASK}.models": ["base/small"]}, f'{TASK}.models[0] is "base/small"', "mlm/RUN", "0.3.0", "evaluation.harness"),
     ({f"{TINY}.keep_checkpoints": "every 0"}, f'{TINY}.keep_checkpoints is "every 0"', "every 10"),
     ({f"{TASK}.modules": ["asyncio", "nosuch"]}, f"{TASK}.modules has nosuch", "at least two modules"),
-    ({"title": "x" * 1000}, "title is ", "300"),
     ({f"{PYTHON}.sequence_length": 100}, f"{PYTHON}.sequence_length is 100", "base.small, 64"),
     ({f"{PYTHON}.targets": ["query", "head"]}, f'{PYTHON}.targets[1] is "head"', "query, key, value, output, ffn"),
-    ({f"{PYTHON}.targets": []}, f"{PYTHON}.targets is a list of 0"),
     ({f"{PYTHON}.base_precision": "int4"}, f'{PYTHON}.base_precision is "int4"', "float32, bfloat16, int8"),
     ({f"{SMALL}.model.head_dim": 15}, f"{SMALL}.model.head_dim is 15", "2 or more, at most 4096, a multiple of 2"),
     ({"plan.topologies": ["v5e-8", "v5e-8"]}, "plan.topologies is a list of 2", "duplicates"),
     ({"plan.topologies": ["v9-8"]}, 'plan.topologies: "v9-8"', "v5e"),
-    ({"cpu_threads": 999}, "cpu_threads is 999", "at most 256"),
     *(
         ({f"{key}.resources.accelerator": name}, f'{key}.resources.accelerator: "{name}"', f"allowed for {name[:3]}: ")
         for key, name in ((TINY, "v5e-7"), (SMALL, "v6e-512"), (PYTHON, "v5p-25"))
@@ -96,11 +79,6 @@ WRONG = [
     ({"corpus": {"held_out": {}}}, "corpus needs one of source ", "sources"),
     ({"corpus": {"sources": {"a": {"source": "python-docs"}}, "files": ["a.txt"]}}, "corpus.source is missing"),
     ({"corpus": {"sources": {"a": {"source": "files"}}}}, "corpus.sources.a.files is missing", "globs"),
-    (
-        {"corpus": {"sources": {"a": {"source": "hub", "dataset": "x"}}}},
-        'corpus.sources.a.dataset is "x"', f"corpus.sources.a.revision, {HUB}",
-    ),
-    ({"corpus.source": "web"}, 'corpus.source is "web"', "python-docs, python-source, files, hub"),
     ({"corpus.source": "web", "corpus.files": ["a.txt"]}, 'corpus.source is "web"'),
     ({"corpus.source": "files"}, "corpus.files is missing", "globs"),
     ({"corpus.source": "files", "corpus.files": "a.txt"}, 'corpus.files is "a.txt"', "a list of globs"),
@@ -112,23 +90,13 @@ WRONG = [
         {"corpus.source": "hub", "corpus.dataset": "../set", "corpus.revision": "a" * 40},
         'corpus.dataset is "../set"', "OWNER/NAME",
     ),
-    (
-        {"corpus.source": "hub", "corpus.dataset": "some/set", "corpus.revision": "main"},
-        'corpus.revision is "main"', HUB,
-    ),
     ({"finetune.text": DELETE}, "finetune.text is missing", "finetune.runs"),
     # tokenizer and records
-    ({"tokenizer": {}}, "tokenizer needs one of vocab_size ", "pretrained"),
     ({"tokenizer.pretrained": "x"}, "tokenizer needs one of vocab_size ", "pretrained"),
     ({"tokenizer": DELETE, "tfrecords": DELETE}, "tokenizer is missing", "mlm.runs"),
-    ({"tokenizer": DELETE}, "tokenizer is missing", "tfrecords"),
     ({"tfrecords": DELETE}, "tfrecords is missing", "mlm.runs"),
     ({"tokenizer": {"pretrained": "some/name"}}, 'tokenizer.pretrained is "some/name"', f"tokenizer.revision, {HUB}"),
     ({"tokenizer": {"pretrained": "README.md"}}, 'tokenizer.pretrained is "README.md", a file', "the folder"),
-    (
-        {"tokenizer.compare_with": {"a": {"pretrained": "some/name"}}},
-        'tokenizer.compare_with.a.pretrained is "some/name"', f"tokenizer.compare_with.a.revision, {HUB}",
-    ),
     ({"tokenizer.revision": "a" * 40}, "tokenizer.pretrained is missing", "tokenizer.revision"),
     ({"tfrecords.source": "files"}, "tfrecords.files is missing"),
     ({"tfrecords": {"sequence_length": 128, "files": FILES}}, "tfrecords.files is given with source: corpus"),
@@ -160,10 +128,6 @@ WRONG = [
         {f"{TINY}.schedule.final_learning_rate": 1.0, f"{TINY}.learning_rate": 0.5},
         f"{TINY}.schedule.final_learning_rate is 1", "at most learning_rate, 0.5",
     ),
-    (
-        {f"{TINY}.schedule": {"final_learning_rate": 1e-4}},
-        f"{TINY}.schedule.final_learning_rate is given with shape: constant",
-    ),
     *(
         ({f"{SMALL}.profile": {"steps": traced}}, f"{SMALL}.profile.steps is {traced}", "800", "400")
         for traced in ([20, 10], [390, 410], [790, 810])
@@ -172,7 +136,6 @@ WRONG = [
         {f"{SMALL}.profile": {"steps": [391, 399]}, f"{SMALL}.steps_per_execution": 10},
         f"{SMALL}.profile.steps is [391, 399]", "steps_per_execution, 10",
     ),
-    ({f"{SMALL}.evaluate_every": 3}, f"{SMALL}.evaluate_every is 3", "a divisor of checkpoint_every, 400"),
     ({f"{SMALL}.evaluate_every": 5, f"{SMALL}.steps_per_execution": 2}, f"{SMALL}.evaluate_every is 5"),
     # masked models
     (TENSORFLOW | {f"{TINY}.mesh": [1, 1]}, f"{TINY}.mesh is given with backend: tensorflow", "backend: jax"),
@@ -183,10 +146,6 @@ WRONG = [
     (TENSORFLOW | {f"{TINY}.resources.hosts": 2}, f"{TINY}.resources.hosts is 2", "backend: tensorflow: 1"),
     ({f"{TINY}.model": DELETE}, f"{TINY} needs one of model ", "init", "pretrained"),
     ({f"{TINY}.init": COMMIT | {"pretrained": "x"}}, f"{TINY} needs one of model "),
-    (
-        {f"{TINY}.model": DELETE, f"{TINY}.init": {"pretrained": "x"}},
-        f'{TINY}.init.pretrained is "x"', f"{TINY}.init.revision, {HUB}",
-    ),
     (
         {f"{TINY}.model": DELETE, f"{TINY}.init": COMMIT | {"pretrained": "x"}},
         f"{TINY}.init is x at revision {'a' * 40}", "tokenizer.pretrained",
@@ -202,7 +161,6 @@ WRONG = [
         TENSORFLOW | {f"{TINY}.model.architecture": "modernbert"},
         f'{TINY}.model.architecture is "modernbert"', "backend: jax",
     ),
-    (TENSORFLOW | {f"{TINY}.model.architecture": "gpt2"}, f'{TINY}.model.architecture is "gpt2"', "roberta"),
     (
         {f"{TINY}.backend": "jax", f"{TINY}.model": {"architecture": "bert"}},
         f'{TINY}.model.architecture is "bert"', "roberta, modernbert",
@@ -249,12 +207,7 @@ WRONG = [
     ({f"{SMALL}.preset": "gemma_7b_en"}, f'{SMALL} has preset and "model"'),
     ({SMALL: {"preset": "hf://some/model"}}, f"{SMALL}.revision is missing", HUB),
     ({SMALL: COMMIT | {"preset": "gemma_7b_en"}}, f"{SMALL}.revision is given", "hf://"),
-    ({f"{SMALL}.revision": "a" * 40}, f"{SMALL}.revision is given", "hf://"),
     ({f"{SMALL}.adapter": "models/mine"}, f"{SMALL}.adapter was removed in version 0.3.0: merge it", "as preset"),
-    (
-        {SMALL: {"preset": "some-model", "adapter_revision": "a" * 40}},
-        f"{SMALL}.adapter_revision was removed in version 0.3.0: delete",
-    ),
     ({SMALL: {"preset": 5}}, f"{SMALL}.preset is 5", "hf://", "kaggle://"),
     ({SMALL: {"preset": "kaggle://keras/gemma/keras/gemma_7b_en"}}, f'{SMALL}.preset is "kaggle://', ".../1"),
     ({SMALL: {"preset": "gemma_2b_enn"}}, f'{SMALL}.preset is "gemma_2b_enn"', '; did you mean "gemma_2b_en"?'),
@@ -262,9 +215,7 @@ WRONG = [
     ({SMALL: {"preset": "bert_base_en"}}, f'{SMALL}.preset is "bert_base_en"', "a causal preset"),
     ({SMALL: {"preset": "schemas"}}, f'{SMALL}.preset is "schemas"', "config.json"),
     ({SMALL: {"preset": "./nowhere"}}, f'{SMALL}.preset is "./nowhere", and there is no such folder', "allowed: "),
-    ({SMALL: {"preset": "results/base/no/preset"}}, f"{SMALL}.preset is ", "there is no such folder; allowed: "),
     ({SMALL: {"preset": "kaggle://keras/bart/keras/bart_base_en/1"}}, f"{SMALL}.preset is ", "no counterpart"),
-    ({SMALL: {"preset": "bart_base"}}, f'{SMALL}.preset is "bart_base"', "a name of schemas/presets.txt"),
     (
         {f"{SMALL}.model.num_query_heads": 8, f"{SMALL}.model.num_key_value_heads": 3},
         f"{SMALL}.model.num_query_heads is 8", "num_key_value_heads, 3",
@@ -284,17 +235,9 @@ WRONG = [
         f"{SMALL}.tokenizer is byte-level-bpe", "mistral", "llama3, qwen2, qwen3",
     ),
     ({f"{SMALL}.precision": "bfloat16"}, f'{SMALL}.precision is "bfloat16"', "float32, mixed_bfloat16"),
-    (
-        {f"{SMALL}.optimizer": {"name": "lion", "epsilon": 1e-8}},
-        f"{SMALL}.optimizer.epsilon is given with name: lion", "adamw",
-    ),
     ({f"{SMALL}.optimizer": {"name": "lion", "beta_1": 0}}, f"{SMALL}.optimizer.beta_1 is 0", "name: lion"),
     ({f"{PYTHON}.base": "smal"}, f'{PYTHON}.base is "smal"', "base: small"),
     ({f"{PYTHON}.init": "python"}, f'{PYTHON}.init is "python"', "finetune.runs"),
-    (
-        {f"{PYTHON}.base_precision": "int8", f"{PYTHON}.method": "full"},
-        f"{PYTHON}.base_precision is given with method: full", "lora",
-    ),
     (
         {f"{PYTHON}.base_precision": "float32", f"{PYTHON}.precision": "bfloat16"},
         f"{PYTHON}.base_precision is float32 with precision: bfloat16", "mixed_bfloat16",
@@ -309,47 +252,19 @@ WRONG = [
     ({f"{PYTHON}.resources.hosts": 3}, f"{PYTHON}.resources.hosts is 3", "host_device_count, 8"),
     ({f"{PYTHON}.mesh": [1, 3]}, f"{PYTHON}.mesh is [1, 3]", "host_device_count, 8"),
     ({f"{PYTHON}.mesh": [2, 4], f"{PYTHON}.host_device_count": 4}, f"{PYTHON}.mesh is [2, 4]", "host_device_count, 4"),
-    ({f"{PYTHON}.mesh": [1]}, f"{PYTHON}.mesh is a list of 1", "2 entries"),
     ({f"{PYTHON}.mesh": [0, 8]}, f"{PYTHON}.mesh is [0, 8]", "1 or more, one of which may be -1"),
     ({f"{PYTHON}.mesh": [8, 1], f"{PYTHON}.batch_size": 12}, f"{PYTHON}.batch_size is 12", "mesh, 8"),
     # evaluation
-    (
-        {"evaluation": {"pairs": {"sets": {"mine": {"split": "train"}}}}},
-        "evaluation.pairs.sets.mine needs one of files ", "dataset",
-    ),
-    (
-        {"evaluation": {"pairs": {"sets": {"blimp": {"dataset": "nyu-mll/blimp"}}}}},
-        'evaluation.pairs.sets.blimp.dataset is "nyu-mll/blimp"', f"blimp.revision, {HUB}",
-    ),
     (
         {"evaluation": {"harness": {"piqa": {"examples": 0}}}},
         "evaluation.harness.piqa needs file or revision", HUB,
     ),
     # values of other types, and beyond their limits
-    ({"corpus.seed": "0"}, 'corpus.seed is "0"', "whole number"),
-    ({"corpus.held_out": {"train": 0.9}}, 'corpus.held_out has no key "train"', "test, validation"),
-    ({"corpus.max_documents": 0}, "corpus.max_documents is 0", "1 or more"),
-    ({"corpus.min_characters": -1}, "corpus.min_characters is -1", "0 or more"),
-    ({"corpus.near_duplicates": {"threshold": 1.5}}, "corpus.near_duplicates.threshold is 1.5"),
-    ({"corpus.filters": {"nonsense": True}}, 'corpus.filters has no key "nonsense"', "c4"),
-    ({"corpus.decontaminate": {"files": "a.txt"}}, 'corpus.decontaminate.files is "a.txt"', "list"),
     ({"corpus.chat_template": "gemma"}, "corpus.chat_template is set, but no source has messages"),
     ({"tokenizer": ["unigram"]}, "tokenizer is a list of 1"),
-    ({"tokenizer.vocab_size": 2048.5}, "tokenizer.vocab_size is 2048.5", "whole number"),
     ({"tfrecords.shards": 4}, "tfrecords.shards is 4", "mapping"),
-    ({f"{TINY}.optimizer": "adamw"}, f'{TINY}.optimizer is "adamw"', "mapping"),
-    ({f"{TINY}.optimizer.weight_decay": -0.1}, f"{TINY}.optimizer.weight_decay is -0.1", "0 or more"),
-    ({f"{TINY}.seed": -1}, f"{TINY}.seed is -1", "0 or more"),
-    ({f"{TINY}.resources.gpus": 2}, f'{TINY}.resources has no key "gpus"', "accelerator"),
-    ({f"{TINY}.resources.snapshot_every": -5}, f"{TINY}.resources.snapshot_every is -5", "0 or more"),
-    ({f"{PYTHON}.alpha": 0}, f"{PYTHON}.alpha is 0", "more than 0"),
-    ({f"{TASK}.learning_rates": []}, f"{TASK}.learning_rates is a list of 0"),
-    ({f"{TASK}.seeds": [0, 0]}, f"{TASK}.seeds is a list of 2", "duplicates"),
-    ({"generation.temperature": "hot"}, 'generation.temperature is "hot"', "a number"),
-    ({"plan.prices": {"v5e-8": -1}}, "plan.prices.v5e-8 is -1", "0 or more"),
     ({"publish": {"hub": "me/a", "branch": "../x"}}, 'publish.branch is "../x"'),
     # archives and publishing
-    ({"archive": {"sign": "key.pem"}}, "archive.sign was removed in version 0.3.0: ", "model_signing sign key"),
     ({"publish": {"private": True}}, "publish needs hub ", "gcs"),
     ({"publish": {"hub": "me"}}, 'publish.hub is "me"', "OWNER/NAME"),
     ({"publish": {"gcs": "gs://bucket/"}}, 'publish.gcs is "gs://bucket/"', "gs://BUCKET or gs://BUCKET/PREFIX"),
@@ -359,7 +274,6 @@ WRONG = [
         'publish.artifacts[1] is "mlm/tin"', "tokens/small/finetune-text/pad-64, mlm/tiny, base/small",
     ),
     ({"publish": {"hub": "me/a-"}}, 'publish.hub names a repository "a--tokenizer"', "at most 96 characters"),
-    ({"publish": {"hub": "me/a", "sync": "often"}}, 'publish.sync is "often"', "every 10"),
     (
         {"publish": {"hub": "me/a", "sync": "every 1"}, f"{TINY}.keep_checkpoints": "last"},
         "publish.sync is every 1", f"{TINY}.keep_checkpoints is last",
@@ -384,12 +298,6 @@ def test_devices_on_cpus_follow_from_the_mesh(mesh, devices):
         changes = {f"{PYTHON}.mesh": mesh, f"{PYTHON}.host_device_count": DELETE} | place
         config = conftest.changed(DEFAULT, changes)
         assert complete(config, "config.yaml")["finetune"]["runs"]["python"]["host_device_count"] == devices
-
-
-@pytest.mark.parametrize("steps", [[390, 400], [400, 410]])
-def test_steps_of_one_segment_can_be_traced(steps):
-    config = read_config([str(ROOT / "config.yaml")], {"base": {"small": {"profile": {"steps": steps}}}})
-    assert config["base"]["small"]["profile"] == {"steps": steps}
 
 
 @pytest.mark.parametrize(
@@ -458,29 +366,8 @@ def test_the_order_of_keys_means_nothing():
     assert repr(complete(backwards, "c")) == repr(complete(DEFAULT, "c"))
 
 
-def schemas(part, path="config"):
-    """Yield the path and the schema of every value that a config can hold; what a run shares is there for each."""
-    if "$ref" in part:
-        part = schema()["$defs"][part["$ref"].rsplit("/", 1)[1]] | part
-    yield path, part
-    for key, inner in part.get("properties", {}).items():
-        yield from schemas(inner, f"{path}.{key}")
-    if isinstance(part.get("additionalProperties"), dict) and "properties" not in part:
-        yield from schemas(part["additionalProperties"], f"{path}.NAME")
-    for kind in part.get("anyOf", []):
-        if "properties" in kind:
-            yield from schemas(kind | {"description": "in another way"}, path)
-
-
-def test_the_schema_is_one_and_describes_every_key():
-    jsonschema.Draft202012Validator.check_schema(schema())
-    found = list(schemas(schema() | {"description": "the whole"}))
-    assert len(found) > 140
-    assert [path for path, part in found if not path.endswith("prices.NAME") and not part.get("description")] == []
-    assert [path for path, part in found if "default" in part and not {"type", "enum"} & set(part)] == []
-
-
 def test_the_schema_agrees_with_the_code():
+    jsonschema.Draft202012Validator.check_schema(schema())
     properties, parts = schema()["properties"], schema()["$defs"]
     text = parts["text"]["properties"]
     assert tuple(properties["tfrecords"]["properties"]["shards"]["properties"]) == SPLITS
@@ -499,23 +386,3 @@ def test_the_schema_agrees_with_the_code():
     assert list(optimizer["default_by"]["name"]) == names
     for name, given in optimizer["default_by"]["name"].items():
         assert {key for key, rule in optimizer["only_with"].items() if name in rule["name"]} == set(given)
-
-
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_an_architecture_is_as_transformers_has_it(name):
-    """As its source says, which is read and not imported: that would take TensorFlow."""
-    import transformers
-    from transformers.models.auto.modeling_tf_auto import TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES
-
-    module = name.replace("-", "_")
-    source = Path(transformers.__file__).with_name("models") / module / f"modeling_tf_{module}.py"
-    text = source.read_text()
-    nodes = list(ast.walk(ast.parse(text)))
-    functions = [node.name for node in nodes if isinstance(node, ast.FunctionDef)]
-    assert ("create_position_ids_from_input_ids" in functions) == ARCHITECTURES[name].after_pad
-    model = TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES[name]
-    (body,) = (node.body for node in nodes if isinstance(node, ast.ClassDef) and node.name == model)
-    (call,) = (node for node in body if isinstance(node, ast.FunctionDef) and node.name == "call")
-    taken = "token_type_ids" in {argument.arg for argument in call.args.args}
-    several = "type_vocab_sizes" in text  # of each token
-    assert (taken and not several) == ARCHITECTURES[name].token_types

@@ -53,12 +53,6 @@ def test_the_runs_fit_the_chips(tmp_path, monkeypatch, chips):
         assert len(run.segment_ends) == 1 + (run.key == "mlm.runs.jax")
 
 
-@unit
-def test_an_environment_without_jax_trains_with_tensorflow(tmp_path, monkeypatch):
-    (run,) = runs_on(tmp_path, V5E, monkeypatch, ["tensorflow"]).values()
-    assert run.key == "mlm.runs.tensorflow" and run.recipe["resources"]["accelerator"] == "v5e-8"
-
-
 @pytest.fixture
 def trial(tmp_path, monkeypatch):
     """A trial on a TPU that has measured and planned the masked model, and whose samples failed."""
@@ -109,7 +103,7 @@ def test_the_file_becomes_rows_of_the_table_of_plans(trial, tmp_path, monkeypatc
     file = first_tpu.FOLDER / "first-tpu.json"
     monkeypatch.setattr(plan_table, "ROWS", tmp_path / "rows.yaml")
     shutil.copy(ROOT / "benchmarks/measured_steps.yaml", plan_table.ROWS)
-    before, found = plan_table.rows(), json.loads(file.read_text())
+    before = plan_table.rows()
     assert plan_table.add(file, "https://x/issues/1") == ["first-tpu-mlm-jax-v5e-8"]
     assert plan_table.add(file, "https://x/issues/2") == ["first-tpu-mlm-jax-v5e-8-2"]
     after = plan_table.rows()
@@ -121,10 +115,6 @@ def test_the_file_becomes_rows_of_the_table_of_plans(trial, tmp_path, monkeypatc
     write_json(file, json.loads(file.read_text()) | {"chip": CHIPS[-1]})
     with pytest.raises(SystemExit, match="^error: .*8 x cpu; allowed: .*TPU"):
         plan_table.add(file, "")
-    write_json(file, json.loads(file.read_text()) | {"chip": found["chip"], "runs": {}})
-    for path, said in ((file, "no run with a plan"), (first_tpu.FOLDER / "first-tpu.md", "cannot be read")):
-        with pytest.raises(SystemExit, match=f"^error: {path} .*{said}; allowed: "):
-            plan_table.add(path, "")
     assert plan_table.rows() == after
 
 

@@ -14,7 +14,7 @@ import zipfile
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import ROOT, Workflow, reduced
+from conftest import Workflow, reduced
 from kills import TIMED, edited, fingerprints
 from loopback_bucket import BUCKET, served
 from test_experiments import configure, run
@@ -53,7 +53,7 @@ def server(tmp_path_factory):
 @pytest.fixture
 def cloud(server):
     """The bucket with nothing going wrong."""
-    server.faults(fail=0.0, hang=0.0, hang_seconds=5.0, delay=0.0, only="", rate=None)
+    server.faults(fail=0.0, hang=0.0, hang_seconds=5.0, only="")
     bucket.file_system.cache_clear()
     yield server
     server.faults(fail=0.0, hang=0.0, only="")
@@ -255,74 +255,8 @@ def steady(folder, like=None):
     return workflow
 
 
-def test_text_and_records_in_a_bucket(tmp_path, cloud):
-    """Text that is read there, and records that are made there of the documents that they need, are those of a disk.
-
-    With one request in ten failing.
-    """
-    workflow = steady(tmp_path / "workflow")
-    (workflow / "text").mkdir()
-    for number in range(3):
-        text = "".join(f"line {line} of file {number}\n" for line in range(400))
-        (workflow / f"text/{number}.txt").write_text(text)
-        cloud.put(f"text/{number}.txt", text.encode())
-    there = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/records"]
-    targets = ["results/tfrecords/manifest.json", "results/tokenizer/metrics.json", "--configfile", "small.yaml"]
-    shards = {"sequence_length": 128, "shards": {"train": 2, "validation": 1, "test": 1}}
-    sections = {"tokenizer": {"vocab_size": 50}, "tfrecords": shards}
-    reduced(workflow, corpus={"source": "files", "files": ["text/*.txt"]}, **sections)
-    workflow(*targets, "--cores", "2")
-    reduced(workflow, corpus={"source": "files", "files": [f"gs://{BUCKET}/text/*.txt"]}, **sections)
-    before = cloud.faults()
-    planned = workflow(*targets, "-n", "--quiet", "rules", *there).stdout
-    assert jobs(planned)["write_shard"] == 4
-    assert (cloud.faults() - before)["requests"] < 40  # for forty files that are not there, each would be three
-    before = cloud.faults(**FAILING, hang_seconds=2.0)
-    printed = workflow(*targets, "--cores", "2", *there).stdout
-    done = cloud.faults(fail=0.0, hang=0.0) - before
-    assert sum(done[kind] for kind in FAILURES) >= 5
-    assert not re.search(r"Retrieving \S+ \S+ \S+corpus/(train|validation|test)\.parquet", printed)
-    found, here = stored_results(cloud, "records"), local_results(workflow)
-    described = [name for name in here if re.search(r"corpus/(parts/\d+|splits|corpus)\.json$", name)]  # have paths
-    assert cloud.objects("records/.belongs-to")
-    assert found.keys() == here.keys() and {name for name in here if found[name] != here[name]} == set(described)
-    shutil.rmtree(workflow / "results")
-    before = cloud.faults()
-    assert "Nothing to be done" in workflow("-n", *targets, *there).stdout
-    assert (cloud.faults() - before)["requests"] < 40
-    assert re.search(r"\[verify\] all \d+ files are ok", workflow("verify", *targets[2:], *there).stdout)
-    told = "\n".join(provenance(targets[0], workflow.folder))
-    assert all(f"by {rule} " in told for rule in ("write_shard", "build_corpus", "read_part"))
-    cloud.put("text/1.txt", b"other\n")
-    assert jobs(workflow(*targets, "-n", "--quiet", "rules", *there).stdout)["read_part"] == 1
-
-
-PREFIX = f"gs://{BUCKET}/team/try"
-STORED = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", PREFIX]
-
-
-# From the text to a training and what the report shows of it. All of the workflow is for
-# test_a_whole_run_on_a_network_that_fails.
-TARGETS = ["results/mlm/tiny/history.csv", "results/figures/training/mlm-tiny.svg"]
 FIRST = "results/mlm/tiny/checkpoints/00000010/state.json"
 SHARD = "results/tfrecords/train/00001-of-00004"
-
-
-@pytest.fixture(scope="module")
-def stored(trained, server, tmp_path_factory):
-    """TARGETS of the config of `trained`, with results in the bucket, and what was printed before and after.
-
-    After the first segment of the training, a shard is deleted there, and written again.
-    """
-    workflow = steady(tmp_path_factory.mktemp("stored") / "workflow", trained)
-    first = workflow(FIRST, "--cores", "2", *STORED).stdout
-    for end in ("tfrecord", "index"):
-        server.delete(f"team/try/{SHARD}.{end}")
-    refused = workflow(*TARGETS, *STORED, check=False)
-    assert refused.returncode == 1
-    workflow("tfrecords", "--cores", "2", *STORED)
-    printed = refused.stdout + workflow(*TARGETS, "--cores", "2", *STORED).stdout
-    return workflow, first, printed
 
 
 def local_results(workflow):
@@ -330,7 +264,7 @@ def local_results(workflow):
     return {f"results/{name}": digest for name, digest in fingerprints(workflow / "results").items()}
 
 
-def stored_results(server, prefix="team/try"):
+def stored_results(server, prefix):
     """Return the same of the bucket."""
     return {
         name.removeprefix(f"{prefix}/"): hashlib.sha256(content).hexdigest()
@@ -356,47 +290,42 @@ def jobs(printed):
     return {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+)$", printed, re.M)}
 
 
-@pytest.mark.long
-def test_a_shard_that_is_deleted_there_is_written_again(trained, stored, server):
-    """With its bytes, where Snakemake is asked for it; by its date, the segment before is made again."""
-    _, first, printed = stored
-    (refused,) = (line for line in printed.splitlines() if line.startswith("error: "))
-    assert f"{SHARD.removeprefix('results/tfrecords/')}.tfrecord" in refused and "snakemake tfrecords" in refused
-    assert (first + printed).count("start   train_mlm_tensorflow ") == 3  # of two segments
-    found, here = stored_results(server), local_results(trained)
-    for file in (f"{SHARD}.tfrecord", f"{SHARD}.index"):
-        assert found[file] == here[file]
+def test_text_and_records_in_a_bucket(tmp_path, cloud):
+    """Text that is read there, and records that are made there of the documents that they need, are those of a disk.
 
-
-@pytest.mark.long
-def test_staleness_works_there(stored, server, tmp_path):
-    workflow, *_ = stored
-    before = server.faults()
-    assert "Nothing to be done" in workflow("-n", *TARGETS, *STORED).stdout
-    assert (server.faults() - before)["requests"] < 20  # for more than a hundred files
-    other = steady(tmp_path / "elsewhere", workflow)  # a checkout, without what Snakemake noted here
-    assert "Nothing to be done" in other("-n", *TARGETS, *STORED).stdout
-    longer = configured(workflow, mlm__runs__tiny__steps=30)
-    assert "[20, 0.0025]]" in workflow(*TARGETS, "-n", *longer, *STORED).stdout  # the schedule that it gets
-    printed = workflow(*TARGETS, "-n", "--quiet", "rules", *longer, *STORED).stdout
-    assert jobs(printed) == {"train_mlm_tensorflow": 2, "collect_history": 1, "plot_training": 1, "total": 4}
-
-
-@pytest.mark.long
-def test_the_report_and_upkeep_read_the_bucket(stored, server):
-    workflow, *_ = stored
-    workflow(*TARGETS, "--report", "report.zip", *STORED)
-    with zipfile.ZipFile(workflow / "report.zip") as report:
-        assert any(b"mlm-tiny" in report.read(name) for name in report.namelist())
-    assert re.search(r"\[verify\] all \d+ files are ok", workflow("verify", *STORED).stdout)
-    name = "team/try/results/mlm/tiny/checkpoints/00000020/weights.safetensors"
-    content = server.objects(name)[name]
-    server.put(name, content[:-1])
-    found = workflow("verify", *STORED, check=False)
-    assert found.returncode == 1 and "results/mlm/tiny: damaged" in found.stdout
-    server.put(name, content)
-    refused = workflow("clean", *STORED, check=False).stdout
-    assert "[clean] error: results are in gs://bucket/team/try/results" in refused
+    With one request in ten failing.
+    """
+    workflow = steady(tmp_path / "workflow")
+    (workflow / "text").mkdir()
+    for number in range(2):
+        text = "".join(f"line {line} of file {number}\n" for line in range(400))
+        (workflow / f"text/{number}.txt").write_text(text)
+        cloud.put(f"text/{number}.txt", text.encode())
+    there = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/records"]
+    targets = ["results/tfrecords/manifest.json", "--configfile", "small.yaml"]
+    shards = {"sequence_length": 128, "shards": {"train": 1, "validation": 1, "test": 1}}
+    sections = {"tokenizer": {"vocab_size": 50}, "tfrecords": shards}
+    reduced(workflow, corpus={"source": "files", "files": ["text/*.txt"]}, **sections)
+    workflow(*targets, "--cores", "2")
+    reduced(workflow, corpus={"source": "files", "files": [f"gs://{BUCKET}/text/*.txt"]}, **sections)
+    before = cloud.faults(**FAILING, hang_seconds=2.0)
+    printed = workflow(*targets, "--cores", "2", *there).stdout
+    done = cloud.faults(fail=0.0, hang=0.0) - before
+    assert sum(done[kind] for kind in FAILURES) >= 5
+    assert not re.search(r"Retrieving \S+ \S+ \S+corpus/(train|validation|test)\.parquet", printed)
+    found, here = stored_results(cloud, "records"), local_results(workflow)
+    described = [name for name in here if re.search(r"corpus/(parts/\d+|splits|corpus)\.json$", name)]  # have paths
+    assert cloud.objects("records/.belongs-to")
+    assert found.keys() == here.keys() and {name for name in here if found[name] != here[name]} == set(described)
+    shutil.rmtree(workflow / "results")
+    assert re.search(r"\[verify\] all \d+ files are ok", workflow("verify", *targets[1:], *there).stdout)
+    told = "\n".join(provenance(targets[0], workflow.folder))
+    assert all(f"by {rule} " in told for rule in ("write_shard", "build_corpus", "read_part"))
+    cloud.put("text/1.txt", b"other\n")
+    before = cloud.faults()
+    stale = jobs(workflow(*targets, "-n", "--quiet", "rules", *there).stdout)
+    assert stale["read_part"] == 1 and "train_tokenizer" in stale  # the other part is as it was
+    assert (cloud.faults() - before)["requests"] < 40  # each file looked up by itself would be two or three
 
 
 @pytest.mark.long
@@ -417,17 +346,6 @@ def test_experiments_lie_beside_each_other_in_a_bucket(fresh, cloud):
     assert f"such as --default-storage-prefix gs://{BUCKET}/team/two/experiments/two" in refused.stdout
 
 
-@pytest.mark.long
-def test_old_checkpoints_are_let_go_there(stored, server):
-    workflow, *_ = stored
-    last = configured(workflow, mlm__runs__tiny__keep_checkpoints="last")
-    target = "results/mlm/tiny/checkpoints/00000010/pruned.json"
-    workflow(target, *last, *STORED)
-    found = sorted(name.rpartition("/")[2] for name in server.objects(f"team/try/{target.rpartition('/')[0]}/"))
-    assert found == ["history.csv", "pruned.json", "state.json", "timings.csv"]
-    assert "Nothing to be done" in workflow("-n", *TARGETS, target, *last, *STORED).stdout
-
-
 def test_a_place_that_cannot_be_used_is_refused(fresh, cloud):
     """A bucket that is not there, a prefix that paths could not be told from, one that another folder writes to."""
     bucket.check_writable(f"gs://{BUCKET}/probed")
@@ -444,37 +362,6 @@ def test_a_place_that_cannot_be_used_is_refused(fresh, cloud):
     assert done.returncode == 1 and re.search(
         "^error: --default-storage-prefix is .* folder results;", done.stdout, re.M
     )
-
-
-TOKENIZER = "results/tokenizer/tokenizer.json"
-
-
-@pytest.mark.long
-def test_a_killed_upload_leaves_nothing_under_its_name(tmp_path, server):
-    workflow = steady(tmp_path / "workflow")
-    code = [path.read_text() for path in sorted((ROOT / "scripts").glob("*/*.py"))]
-    (workflow / "texts.txt").write_text("".join(code))
-    source = {"source": "files", "files": ["texts.txt"], "column": "text"}
-    reduced(workflow, corpus=source, tokenizer={"vocab_size": 300})
-    (workflow / "small.yaml").rename(workflow / "config.yaml")
-    workflow(TOKENIZER, "--cores", "2")
-    expected = local_results(workflow)
-    arguments = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/kill"]
-    server.faults(rate=5000)
-    before = server.faults()
-    with open(os.devnull, "w") as nothing:
-        running = workflow.start(TOKENIZER, "--cores", "1", *arguments, output=nothing.fileno())
-    while not (server.faults() - before)["slow"]:
-        assert running.poll() is None
-        time.sleep(0.2)
-    os.killpg(running.pid, signal.SIGKILL)
-    running.wait()
-    server.faults(rate=None)
-    left = stored_results(server, "kill")
-    assert left == {name: expected[name] for name in left} and "results/corpus/train.parquet" not in left
-    workflow(TOKENIZER, "--cores", "1", *arguments)
-    found = stored_results(server, "kill")
-    assert TOKENIZER in found and found == {name: expected[name] for name in found}
 
 
 @pytest.mark.long
@@ -522,7 +409,17 @@ def test_a_whole_run_on_a_network_that_fails(trained, server, tmp_path):
     copied = r"Retrieving \S+ \S+ \S+(\.(tfrecord|index)|corpus/(train|validation|test)\.parquet)"
     assert done["records read"] >= 4 and not re.search(copied, printed)
     assert sum(done[kind] for kind in FAILURES) >= 100 and done["hang"] >= 20, done
+    before = server.faults()
     assert "Nothing to be done" in workflow("-n", *there).stdout
+    assert (server.faults() - before)["requests"] < 40  # for hundreds of files
+    other = steady(tmp_path / "elsewhere", workflow)  # a checkout, without what Snakemake noted here
+    assert "Nothing to be done" in other("-n", *there).stdout
+    assert re.search(r"\[verify\] all \d+ files are ok", workflow("verify", *there).stdout)
+    workflow("--report", "report.zip", *there)
+    with zipfile.ZipFile(workflow / "report.zip") as report:
+        assert any(b"mlm-tiny" in report.read(name) for name in report.namelist())
+    refused = workflow("clean", *there, check=False).stdout
+    assert f"[clean] error: results are in gs://{BUCKET}/whole/results" in refused
     kept, shown = "whole/results/jobs/history/mlm/tiny.jsonl", "whole/results/history/mlm/tiny.json"
     (run,) = json.loads(server.objects(shown)[shown])
     note = json.dumps({"event": "note", "kept_run": run | {"hash": "0" * 64}})
@@ -532,3 +429,20 @@ def test_a_whole_run_on_a_network_that_fails(trained, server, tmp_path):
     longer = configured(workflow, generation__max_new_tokens=17)
     stale = jobs(workflow("-n", "--quiet", "rules", *longer, *there).stdout)
     assert stale == {"generate": 1, "write_report": 1, "all": 1, "total": 3}
+    last = configured(workflow, mlm__runs__tiny__keep_checkpoints="last")
+    target = FIRST.replace("state", "pruned")
+    workflow(target, *last, *there)
+    left = sorted(name.rpartition("/")[2] for name in server.objects(f"whole/{target.rpartition('/')[0]}/"))
+    assert left == ["history.csv", "pruned.json", "state.json", "timings.csv"]
+    # A shard that is gone: the training that needs it says how it is written again, with its bytes.
+    for end in ("tfrecord", "index"):
+        server.delete(f"whole/{SHARD}.{end}")
+    longer = configured(workflow, mlm__runs__tiny__steps=30)
+    refused = workflow("results/mlm/tiny/history.csv", *longer, *there, check=False)
+    (said,) = (line for line in refused.stdout.splitlines() if line.startswith("error: "))
+    assert refused.returncode == 1 and f"{SHARD.removeprefix('results/tfrecords/')}.tfrecord" in said
+    assert "snakemake tfrecords" in said
+    workflow("tfrecords", *there)
+    assert {name: found[name] for name in found if name.startswith(SHARD)} == {
+        name: digest for name, digest in stored_results(server, "whole").items() if name.startswith(SHARD)
+    }

@@ -13,6 +13,7 @@ import test_causal
 import test_lora
 from conftest import copied, open_vocabulary
 from test_causal import prose
+from test_task_training import quickly
 from test_transformers import export
 from tpulm.core.errors import UserError
 from tpulm.specs.harness_tasks import HarnessTask
@@ -94,9 +95,8 @@ def asked(*pairs):
     return [Request(pair) for pair in pairs]
 
 
-@pytest.mark.parametrize("mesh", [(1, 1), (2, 4)])
-def test_likelihoods_are_those_of_each_row_alone(jax_backend, preset, mesh):
-    lm, alone = opened(preset, mesh), opened(preset)
+def test_likelihoods_are_those_of_each_row_alone(jax_backend, preset):
+    lm, alone = opened(preset, (2, 4)), opened(preset)
     found = lm.loglikelihood(asked(*PAIRS), disable_tqdm=True)
     for (context, continuation), (likelihood, greedy) in zip(PAIRS, found, strict=True):
         if context:
@@ -170,22 +170,15 @@ def test_likelihoods_that_are_no_numbers_are_refused(jax_backend, preset, tmp_pa
 # Tasks
 
 
-def written(folder, name="task.yaml", text=TASK, questions=40):
+def written(folder, name="task.yaml", text=TASK):
     """Write a task and its examples into a folder; return it."""
     (folder / name).write_text(text)
     rows = [
         {"context": line, "choices": [" value", " of the list", " name"], "right": number % 3 and 1}
-        for number, line in enumerate(prose(questions))
+        for number, line in enumerate(prose(40))
     ]
     (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder / name
-
-
-def texts_of(tmp_path):
-    """Return the text of each item of a task from a file."""
-    from tpulm.evaluation.harness import Silent, items_of
-
-    return items_of(answered(Silent(), tmp_path))
 
 
 def scored(lm, tmp_path, name="task.yaml", in_training=None, **recipe):
@@ -216,15 +209,27 @@ def offline(monkeypatch):
     reset_sessions()
 
 
-def test_a_dataset_that_is_not_in_the_cache_is_named(offline, tmp_path):
+def manager(*names):
+    """Return the harness's tasks of some of its folders: to read all tasks takes longer than all else here."""
+    import lm_eval.tasks
+
+    folders = [Path(lm_eval.tasks.__file__).with_name(name) for name in names]
+    return lm_eval.tasks.TaskManager(include_path=folders, include_defaults=False)
+
+
+def test_a_dataset_that_is_not_in_the_cache_is_named(offline, tmp_path, monkeypatch):
+    from tpulm.evaluation import harness
     from tpulm.evaluation.harness import Silent, results_of
 
+    monkeypatch.setattr(harness, "TaskManager", lambda: manager("arc"))
     recipe = {"task": "arc_easy", "revision": "0" * 40, "examples": 0, "limit": 1}
     with pytest.raises(UserError, match="^evaluation.harness.arc needs the dataset allenai/ai2_arc, which is not in "):
         results_of(Silent(), "evaluation.harness.arc", recipe, {}, str(tmp_path))
 
 
 def test_a_task_from_a_file_is_scored_offline(jax_backend, preset, tmp_path, monkeypatch):
+    from tpulm.evaluation.harness import Silent, items_of
+
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     written(tmp_path)
     lm = opened(preset)
@@ -239,7 +244,7 @@ def test_a_task_from_a_file_is_scored_offline(jax_backend, preset, tmp_path, mon
     # Those in training text are counted; a model is not needed to know the items.
     ((counted, _),) = scored(lm, tmp_path, in_training={"choice/1", "choice/3", "other/1"})
     assert counted == replace(score, in_training_text=2) and score.in_training_text is None
-    assert texts_of(tmp_path) == {
+    assert items_of(answered(Silent(), tmp_path)) == {
         f"choice/{number}": "\n".join([line, *choices]) for number, line in enumerate(prose(40))
     }
     ((fewer, _),) = scored(lm, tmp_path, limit=10, examples=1)
@@ -303,72 +308,54 @@ def test_what_a_task_reads_are_its_files(tmp_path):
 
 
 def test_a_task_that_is_not_pinned_or_not_known_is_named(jax_backend):
-    import lm_eval.tasks
     from tpulm.evaluation.harness import pin
 
-    # Of two folders: to read all tasks takes longer than all else here.
-    folders = [Path(lm_eval.tasks.__file__).with_name(name) for name in ("piqa", "blimp")]
-    manager = lm_eval.tasks.TaskManager(include_path=folders, include_defaults=False)
+    tasks = manager("piqa", "blimp")
     with pytest.raises(UserError, match="^evaluation.harness.a.task is nothing"):
-        pin(manager, "evaluation.harness.a", "nothing", None)
+        pin(tasks, "evaluation.harness.a", "nothing", None)
     with pytest.raises(UserError, match="^evaluation.harness.a.revision is missing; .*baber/piqa"):
-        pin(manager, "evaluation.harness.a", "piqa", None)
-    pin(manager, "evaluation.harness.a", "blimp", "a" * 40)
-    entry = manager.task_index["blimp_adjunct_island"]
-    assert manager._factory._load_full_config(entry)["dataset_kwargs"]["revision"] == "a" * 40
+        pin(tasks, "evaluation.harness.a", "piqa", None)
+    pin(tasks, "evaluation.harness.a", "blimp", "a" * 40)
+    entry = tasks.task_index["blimp_adjunct_island"]
+    assert tasks._factory._load_full_config(entry)["dataset_kwargs"]["revision"] == "a" * 40
 
 
 # In the workflow
 
 CONFIG = [
     "--config",
-    "evaluation={checkpoints: all, harness: {last-word: {file: recipes/tasks/last-word.yaml, limit: 20, "
+    "evaluation={checkpoints: all, harness: {last-word: {file: recipes/tasks/last-word.yaml, limit: 4, "
     "checkpoints: all}}}",
     "finetune={runs: {python: {keep_checkpoints: last}}}",
 ]
-STEPS = "results/evaluation/finetune/python"
-OVERLAP = "results/evaluation/harness/last-word/overlap"
-KEPT = "results/finetune/python/checkpoints"
+HARNESS, STEPS = "results/evaluation/harness/last-word", "results/evaluation/finetune/python"
+KEPT = "results/finetune/python/checkpoints/00000005"
 
 
-def test_before_and_after_tuning_and_at_a_checkpoint_that_is_let_go(trained, tmp_path):
+def test_a_checkpoint_is_scored_before_it_is_let_go(trained, tmp_path):
     workflow = copied(trained, tmp_path)
-    asked = [f"results/evaluation/harness/last-word/{model}" for model in ("base/small", "finetune/python")]
-    files = [f"{folder}/scores.json" for folder in asked]
-    workflow("--cores", "2", *files, f"{KEPT}/00000005/pruned.json", *CONFIG)
-    before, after = (read_scores(workflow / file) for file in files)
-    assert before[0]["model"] == "base/small" and after[0]["model"] == "finetune/python"
-    assert sorted((score.metric, score.items) for score in after[1]) == [("acc", 20), ("perplexity", 20)]
-    assert [score.name for score in before[1]] == [score.name for score in after[1]]
+    final = f"{HARNESS}/finetune/python/scores.json"
+    quickly(workflow, "--cores", "2", final, f"{KEPT}/pruned.json", *CONFIG)
+    assert not (workflow / f"{KEPT}/weights.safetensors").exists()
+    said, last = read_scores(workflow / final)
+    assert said["model"] == "finetune/python" and {score.in_training_text is None for score in last} == {False}
+    assert sorted((score.metric, score.items, score.step) for score in last) == [
+        ("acc", 4, None), ("perplexity", 4, None),
+    ]  # fmt: skip
     for text in ("corpus", "finetune-text"):
-        assert list(json.loads((workflow / f"{OVERLAP}/{text}.json").read_text())["found"]) == ["last-word"]
-    assert {score.in_training_text is None for score in after[1]} == {False}
-    once, then = (next(score for score in scores if score.metric == "perplexity") for _, scores in (before, after))
-    assert once.value != then.value and then.low is None
-    # The checkpoint was scored before its weights were deleted.
-    at_five, last = (
-        read_scores(workflow / path)[1] for path in (f"{STEPS}/00000005/scores.json", f"{STEPS}/scores.json")
-    )
-    assert {score.step for score in at_five} == {5} and {score.step for score in last} == {None}
-    assert [score.name for score in at_five] == [score.name for score in last]
-    assert not (workflow / f"{KEPT}/00000005/weights.safetensors").exists()
-    said, told = read_scores(workflow / f"{asked[1]}/00000005/scores.json")
-    assert said["model"] == "finetune/python" and {score.step for score in told} == {5}
-    assert [score.name for score in told] == [score.name for score in after[1]]
+        assert list(json.loads((workflow / f"{HARNESS}/overlap/{text}.json").read_text())["found"]) == ["last-word"]
+    for folder in (STEPS, f"{HARNESS}/finetune/python"):
+        (told, at_five), (_, at_end) = (
+            read_scores(workflow / f"{folder}/{step}scores.json") for step in ("00000005/", "")
+        )
+        assert told["model"] == "finetune/python" and {score.step for score in at_five} == {5}
+        assert [score.name for score in at_five] == [score.name for score in at_end]
     figure = "results/figures/checkpoints/finetune/python.svg"
     listed = workflow("-n", figure, *CONFIG).stdout
-    assert (
-        "score_causal finetune/python/00000010" in listed
-        and "train_finetune" not in listed
-        and "00000005" not in listed
-        and "run_harness last-word finetune/python/00000010" in listed
-    )
-    fewer = [setting.replace("limit: 20", "limit: 10") for setting in CONFIG]
-    listed = workflow("-n", files[1], *fewer).stdout
-    assert "run_harness last-word finetune/python  reason: harness.limit was 20 and is 10" in listed
-    assert "keep_checkpoints" not in listed
-    for scores in (f"{STEPS}/00000005", f"{asked[1]}/00000005"):
-        shutil.rmtree(workflow / scores)
+    assert "score_causal finetune/python/00000010" in listed and "00000005" not in listed
+    assert "train_finetune" not in listed and "run_harness last-word finetune/python/00000010" in listed
+    for folder in (STEPS, f"{HARNESS}/finetune/python"):
+        shutil.rmtree(workflow / f"{folder}/00000005")
     listed = workflow("-n", figure, *CONFIG).stdout
     assert re.search("finetune.runs.python.keep_checkpoints .* step 5", listed)
     assert "train_finetune" not in listed and "score_causal finetune/python/00000005" not in listed

@@ -47,18 +47,6 @@ def test_the_version_is_the_same_everywhere():
 
 
 @pytest.mark.unit
-def test_the_page_on_the_architecture_names_files_that_are_there():
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    folder, missing = "", []
-    for named in re.findall(r"`([\w/*-]+\.(?:py|smk|yaml|rst))\b", text):
-        folder = named.rpartition("/")[0] or folder  # as the page is read: in the folder that was named last
-        places = (ROOT, SCRIPTS / "tpulm")
-        if not any(list(place.glob(path)) for place in places for path in (named, f"{folder}/{named}")):
-            missing.append(named)
-    assert missing == []
-
-
-@pytest.mark.unit
 def test_every_key_has_code():
     """Its last part stands in quotes, unless its mapping is passed on as a whole."""
     files = [*SCRIPTS.rglob("*.py"), *(ROOT / "rules").glob("*.smk")]

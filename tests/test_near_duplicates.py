@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_corpus import FAST, build_parts
 from tpulm.corpus import near_duplicates
-from tpulm.corpus.decontamination import hash_ngrams, hash_words
-from tpulm.corpus.near_duplicates import bands_and_rows, find_clusters, hash_bands
+from tpulm.corpus.near_duplicates import find_clusters, hash_bands
 from tpulm.corpus.parts import write_part
 from tpulm.corpus.splits import assign_splits
 
@@ -39,32 +38,6 @@ def ngrams_by_hand(text, n):
     words = ["".join(filter(str.isalnum, word)).lower() for word in text.split()]
     words = [word for word in words if word]
     return {tuple(words[start : start + n]) for start in range(max(1, len(words) - n + 1))} if words else set()
-
-
-TEXT = st.lists(st.sampled_from(["a", "b", "A,", "!", "\u00c9", "b-b", "..."]), max_size=8).map(" ".join)
-
-
-@given(st.lists(TEXT, max_size=6), st.integers(1, 4))
-@FAST
-def test_ngrams_are_equal_where_their_hashes_are(texts, n):
-    hashes, counts = hash_ngrams(*hash_words(texts), n, short=True)
-    rows = np.split(hashes, np.cumsum(counts)[:-1]) if texts else []
-    found = {}
-    for text, row in zip(texts, rows, strict=True):
-        assert len(set(row.tolist())) == len(ngrams_by_hand(text, n))
-        found.setdefault(frozenset(row.tolist()), set()).add(frozenset(ngrams_by_hand(text, n)))
-    assert all(len(sets) == 1 for sets in found.values())
-    long, counts = hash_ngrams(*hash_words(texts), n, short=False)
-    words = [len([word for word in text.split() if any(map(str.isalnum, word))]) for text in texts]
-    assert counts.tolist() == [max(0, number - n + 1) for number in words] and len(long) == counts.sum()
-
-
-def test_bands_separate_at_the_threshold():
-    for threshold in (0.5, 0.7, 0.8, 0.9):
-        bands, rows = bands_and_rows(threshold)
-        assert bands * rows <= 128
-        chance = lambda similarity: 1 - (1 - similarity**rows) ** bands  # noqa: B023, E731
-        assert chance(threshold - 0.2) < 0.16 and chance(threshold + 0.08) > 0.7
 
 
 def test_similar_documents_agree_and_others_do_not():

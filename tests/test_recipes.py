@@ -39,21 +39,6 @@ def test_a_recipe_says_what_it_keeps_measures_and_asks_for(path):
         assert most_at_once(planned, len(run.segment_ends)) * checkpoint_bytes(run) < 300e9
 
 
-def test_the_small_recipe_is_a_hundredth_of_the_real_one(tmp_path, monkeypatch):
-    path = ROOT / "recipes/small/wikitext-roberta-100k-words.yaml"
-    (tmp_path / "data/published").mkdir(parents=True)
-    (tmp_path / "data/imdb").mkdir()
-    (tmp_path / "data/pairs").mkdir()
-    monkeypatch.chdir(tmp_path)  # all that it takes is there, and nothing from a hub
-    config = read_config([str(path)], {})
-    (run,) = Outline(config).runs.values()
-    tokens = run.recipe["steps"] * run.tokens_per_step
-    real = runs("wikitext-roberta-10m-words")["mlm.runs.wikitext-10m"]
-    assert tokens < real.recipe["steps"] * real.tokens_per_step / 100
-    assert model_size(run).parameters < model_size(real).parameters / 50
-    assert config["evaluation"]["checkpoints"] == "all" == run.recipe["keep_checkpoints"]
-
-
 def test_a_task_trains_for_the_epochs_that_it_names():
     path = ROOT / "recipes/glue-modernbert-base.yaml"
     found = chains_of(read_config([str(path)], {}))

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import warm
-from conftest import Workflow, copied, once, shared, write_yaml
+from conftest import Workflow, copied, once, outside, shared, write_yaml
 from openers import LOCKS
 from safetensors.numpy import load_file, save_file
 from test_demo import said, started
@@ -121,8 +121,7 @@ def test_a_model_of_a_run_on_tensorflow_is_opened_with_its_own_epsilon(given, tm
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("pooling", ["roberta", "cls", "mean"])
-@pytest.mark.parametrize("predict", PREDICTS)
+@pytest.mark.parametrize(("pooling", "predict"), [("roberta", "class"), ("cls", "number"), ("mean", "class")])
 @pytest.mark.parametrize("which", LOCKS)
 def test_transformers_computes_the_same(openers, given, tmp_path, predict, pooling, which):  # noqa: F811
     kind, name = ("roberta", "Roberta") if pooling == "roberta" else ("modernbert", "ModernBert")
@@ -168,7 +167,7 @@ TRAINING = {
 TASKS = {
     "which": TRAINING | {
         "source": "files", "files": ["which/*.jsonl"], "held_out": {"validation": 0.2, "test": 0.2}, "seeds": [0],
-        "title": "list or string", "metrics": ["accuracy", "f1"],
+        "title": "list or string", "metrics": ["accuracy", "f1"], "baselines": ["majority", "bag_of_words"],
     },
     "pair": TRAINING | {
         "source": "files", "files": {split: [f"{split}.csv"] for split in ("train", "validation", "test")},
@@ -177,7 +176,7 @@ TASKS = {
     },
     "hub": TRAINING | {
         "source": "hub", "dataset": "set", "splits": {"train": "train", "validation": "test", "test": "test"},
-        "label": "which", "seeds": [0, 1], "baselines": ["bag_of_words"], "checkpoint_every": 60,
+        "label": "which", "seeds": [0], "baselines": ["random_weights"], "checkpoint_every": 60,
     },
 }  # fmt: skip
 FORMS = {
@@ -187,11 +186,13 @@ FORMS = {
 }
 
 
-SLICE = {"accelerator": "v5e-8"}
-
-
-def write(workflow, config):
-    write_yaml(workflow / "config.yaml", config)
+def quickly(workflow, *arguments):
+    """Run Snakemake where XLA does not optimize what it compiles; return what it printed."""
+    workflow.steady = True
+    running = workflow.start(*arguments, environment=outside() | warm.QUICK)
+    printed, _ = running.communicate()
+    assert running.returncode == 0, printed[-6000:]
+    return printed
 
 
 @pytest.fixture(scope="module")
@@ -210,8 +211,8 @@ def scored(tmp_path_factory):
             labelled = [{"text": row["text"], "which": ("list", "string")[row["label"]]} for row in rows(count, seed)]
             if split != "validation":
                 (workflow / f"set/{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in labelled))
-        write(workflow, FORMS)
-        return workflow("tasks", "--cores", "2").stdout
+        write_yaml(workflow / "config.yaml", FORMS)
+        return quickly(workflow, "tasks", "--cores", "1")  # of two at once, each would compile what is the same
 
     return once(shared(tmp_path_factory) / "scored", build)
 
@@ -225,23 +226,21 @@ def test_every_form_of_a_task_is_learned_and_scored(scored):
     assert said == {"model": "mlm/asked", "kind": "masked"}
     assert accuracy.on == "list or string" and accuracy.items == 40 and accuracy.chance == 0.5
     assert accuracy.value > 0.9 and len(accuracy.seeds) == 1
-    assert set(accuracy.baselines) == {
-        "most frequent label", "bag of words (logistic regression)", "same model from random weights",
-    }  # fmt: skip
+    assert set(accuracy.baselines) == {"most frequent label", "bag of words (logistic regression)"}
+    assert accuracy.baselines["bag of words (logistic regression)"] > 0.9
     assert accuracy.baselines["most frequent label"] < 0.7 < accuracy.low <= accuracy.value <= accuracy.high
     assert f1.value > 0.9 and f1.chance is None
     _, (pearson,) = scores_at(scored, "pair")
     assert pearson.value > 0.8 and pearson.baselines == {"mean": 0.0} and pearson.metric == "pearson"
     _, (hub,) = scores_at(scored, "hub")
     assert hub.on == "hub (development set, which also selects)" and hub.items == 40
-    assert hub.value == np.mean(hub.seeds) > 0.9 and len(hub.seeds) == 2
-    assert hub.baselines["bag of words (logistic regression)"] > 0.9
+    assert hub.value == np.mean(hub.seeds) > 0.9 and list(hub.baselines) == ["same model from random weights"]
 
 
 def test_a_page_predicts_what_was_scored(scored):
     """Labels of texts, and numbers of two texts."""
     with started(scored.folder) as address:
-        for task in TASKS:
+        for task in ("which", "pair"):
             place = scored / "results/evaluation/tasks" / task
             predicted = [
                 row for row in pq.read_table(place / "mlm/asked/predictions.parquet").to_pylist()
@@ -249,7 +248,7 @@ def test_a_page_predicts_what_was_scored(scored):
             ]  # fmt: skip
             values = {row["item"]: row["prediction"] for row in predicted}
             names = json.loads((place / "task.json").read_text())["labels"]
-            for row in pq.read_table(place / "test.parquet").slice(0, 5).to_pylist():
+            for row in pq.read_table(place / "test.parquet").slice(0, 3).to_pylist():
                 prompt = [row["text"], row["text_pair"]] if task == "pair" else row["text"]
                 found, _ = said(address, f"{task}: mlm/asked", prompt)
                 if task == "pair":
@@ -269,9 +268,7 @@ def test_items_are_what_the_score_is_a_mean_of(scored):
     assert np.mean(items["value"]) == pytest.approx(accuracy.value)
     chains = (folder / "chains.csv").read_text().splitlines()
     assert chains[0] == "weights,rate,seed,validation_accuracy,validation_f1,test_accuracy,test_f1,selected"
-    assert [line.split(",")[:3] for line in chains[1:]] == [
-        [weights, "0.003", "0"] for weights in ("pretrained", "random")
-    ]
+    assert [line.split(",")[:3] for line in chains[1:]] == [["pretrained", "0.003", "0"]]
 
 
 def state(workflow, chain, step):
@@ -296,46 +293,39 @@ def test_the_same_chain_has_the_same_bytes(scored, tmp_path):
     folder = workflow / "results/evaluation/tasks/hub/mlm/asked/pretrained-rate-0.003-seed-0/checkpoints/00000060"
     before = {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
     (folder / "state.json").unlink()
-    workflow(str((folder / "state.json").relative_to(workflow.folder)))
+    quickly(workflow, str((folder / "state.json").relative_to(workflow.folder)))
     assert {path.name: path.read_bytes() for path in folder.glob("*.safetensors")} == before
 
 
 def test_predictions_that_are_no_numbers_are_refused(scored, tmp_path):
-    workflow, wrong = copied(scored, tmp_path), {}
-    for task, step in (("pair", 120), ("hub", 60)):
-        folder = f"results/evaluation/tasks/{task}/mlm/asked"
-        best = f"{folder}/pretrained-rate-0.003-seed-0/checkpoints/{step:08d}/best.safetensors"
-        arrays = load_file(workflow / best)
-        output = next(name for name in arrays if name.endswith("output_dense/kernel"))
-        save_file(arrays | {output: np.full_like(arrays[output], np.nan)}, workflow / best)
-        wrong[f"{folder}/predictions.parquet"] = f"error: evaluation.tasks.{task} .*{best}.* 40 of 40 .*validation"
-    done = workflow("--cores", "2", "--keep-going", *wrong, check=False)
+    """Of labels, too, of which the likeliest would be the first."""
+    workflow, folder = copied(scored, tmp_path), "results/evaluation/tasks/hub/mlm/asked"
+    workflow.steady = True
+    best = f"{folder}/pretrained-rate-0.003-seed-0/checkpoints/00000060/best.safetensors"
+    arrays = load_file(workflow / best)
+    output = next(name for name in arrays if name.endswith("output_dense/kernel"))
+    save_file(arrays | {output: np.full_like(arrays[output], np.nan)}, workflow / best)
+    done = workflow(f"{folder}/predictions.parquet", check=False)
     assert done.returncode == 1 and "Traceback" not in done.stdout
-    for path, error in wrong.items():
-        assert re.search(error, done.stdout) and not (workflow / path).exists()
+    assert re.search(f"error: evaluation.tasks.hub .*{best}.* 40 of 40 .*validation", done.stdout)
+    assert not (workflow / f"{folder}/predictions.parquet").exists()
 
 
 @compiler
 def test_a_model_on_a_task_has_a_plan_and_a_cost(scored, tmp_path):
-    """Of all its chains; two of them, those of another seed, are still to be trained."""
+    """Of all its chains; one of them, that of another seed, is still to be trained."""
     workflow = copied(scored, tmp_path)
     config = copy.deepcopy(FORMS)
-    config["evaluation"]["tasks"] = {"which": TASKS["which"] | {"seeds": [0, 1], "resources": SLICE}}
+    config["evaluation"]["tasks"] = {"which": TASKS["which"] | {"seeds": [0, 1], "resources": {"accelerator": "v5e-8"}}}
     config["plan"] = {"topologies": ["v5e-8"], "prices": {"v5e-8": 3.6e9}}
-    write(workflow, config)
+    write_yaml(workflow / "config.yaml", config)
     printed = workflow("plan", "--cores", "2").stdout
     plan = json.loads((workflow / "results/plan/tasks/which/mlm/asked/v5e-8.json").read_text())
-    assert (plan["task"], plan["stage"], plan["run"], plan["recipe"]["chains"]) == ("which", "mlm", "asked", 4)
+    assert (plan["task"], plan["stage"], plan["run"], plan["recipe"]["chains"]) == ("which", "mlm", "asked", 2)
     assert plan["planned"] and plan["memory"]["fits"] and plan["tokens_per_step"] == 16 * 16
-    cost = plan["estimated_seconds"] * 60 * 4 * 1e6
+    cost = plan["estimated_seconds"] * 60 * 2 * 1e6
     assert plan["cost_of_run"] == pytest.approx(cost)
     assert re.search(rf"^.*steps, estimated +\S+ +{cost / 2:,.2f}$", printed, re.M)
-    total = re.search(r"^.*sum.* (\S+)$", printed, re.M)[1]
-    # What is still to be trained counts, and is refused.
-    write(workflow, config | {"plan": config["plan"] | {"spending_limit": 0.0}})
-    elsewhere = ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false", "--jobs", "1")
-    refused = workflow("tasks", *elsewhere, check=False)
-    assert refused.returncode == 1 and re.search(f"error: .* {total}, .*plan.spending_limit, 0", refused.stdout)
 
 
 @pytest.mark.long
@@ -345,7 +335,7 @@ def test_a_task_is_learned_from_each_checkpoint(trained, tmp_path):
     (workflow / "which").mkdir()
     lines = [json.dumps({key: row[key] for key in ("text", "label")}) for row in rows(200, 0)]
     (workflow / "which/a.jsonl").write_text("\n".join(lines) + "\n")
-    task = TASKS["which"] | {"checkpoints": "all", "steps": 40, "checkpoint_every": 40, "seeds": [0]}
+    task = TASKS["which"] | {"checkpoints": "all", "steps": 40, "checkpoint_every": 40, "baselines": ["random_weights"]}
     thinned, figure = "results/mlm/tiny/checkpoints/00000010", "results/figures/checkpoints/mlm/tiny.svg"
 
     def config(**changes):

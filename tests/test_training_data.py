@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tpulm.config.reading import schema
 from tpulm.core.random_streams import generator
-from tpulm.records.masked_batches import EVALUATION_MASKING, mask_batch
+from tpulm.records.masked_batches import mask_batch
 from tpulm.records.order import BLOCK, batch_records, epoch_order, record_range
 from tpulm.records.token_counts import masked_loss
 from tpulm.specs.record_arrays import masked_arrays
@@ -22,7 +22,7 @@ BERT = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob"
 
 
 @given(records=st.integers(1, 40_000), seed=st.integers(0, 9), epoch=st.integers(0, 5))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_an_epoch_is_a_permutation(records, seed, epoch):
     order = epoch_order(records, seed, epoch, 0, records)
     assert np.array_equal(np.sort(order), np.arange(records))
@@ -31,7 +31,7 @@ def test_an_epoch_is_a_permutation(records, seed, epoch):
 @given(
     records=st.integers(1, 3_000), cuts=st.lists(st.integers(0, 9_000), min_size=2, max_size=6), seed=st.integers(0, 9)
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_the_order_starts_anywhere(records, cuts, seed):
     cuts = sorted(cuts)
     whole = record_range(records, seed, cuts[0], cuts[-1])
@@ -160,15 +160,6 @@ def test_the_loss_by_frequencies_is_that_of_the_best_prediction_without_context(
             likely = chance * known[true] / (kept * known[seen] + random / len(counts))
             expected -= counts[true] / sum(counts) * chance * math.log(likely)
     assert masked_loss(np.array(counts), trained, masking) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("tokens", [2000, 16_000])
-def test_frequencies_of_training_text_are_no_better_on_a_short_held_out_text(tokens):
-    """Those of the held-out text itself would be: by 0.4 nats on 2,000 tokens of 2,048 types."""
-    random, zipf = np.random.default_rng(0), 1 / np.arange(1, 2049)
-    trained, held_out = (random.multinomial(number, zipf / zipf.sum()) for number in (10**6, tokens))
-    on_training, on_held_out = (masked_loss(counts, trained, EVALUATION_MASKING) for counts in (trained, held_out))
-    assert on_held_out == pytest.approx(on_training, abs=0.06)
 
 
 def test_masks_differ_from_step_to_step():
