@@ -111,44 +111,6 @@ def train(
     return warm.result(warm.run("tensorflow", TRAIN, json.dumps(job)))
 
 
-DROPOUT = """
-from tpulm.training.tensorflow_runtime import start, tf, tf_keras
-start(1, 1)
-import numpy as np
-from tpulm.compat.tf_keras import dropout_generators
-
-model = tf_keras.Sequential([tf_keras.layers.Dropout(0.25, input_shape=(127,)), tf_keras.layers.Dropout(0.25, (64, 1))])
-first, second = dropout_generators(model)
-inputs = tf.constant(np.random.default_rng(0).standard_normal((64, 127)).astype("f4"))
-
-@tf.function(autograph=False)
-def drawn(number):
-    first.state.assign(tf.stack([tf.zeros((), tf.int64), number, tf.constant(5, tf.int64)]))
-    with tf.GradientTape() as tape:
-        tape.watch(inputs)
-        outputs = model.layers[0](inputs, training=True)
-    return outputs, tape.gradient(outputs, inputs)
-
-masks = []
-for number in (3, 4, 3):
-    outputs, gradients = (array.numpy() for array in drawn(tf.constant(number, tf.int64)))
-    masks.append(outputs != 0)
-    np.testing.assert_allclose(outputs, np.where(masks[-1], inputs / 0.75, 0), rtol=1e-6)
-    np.testing.assert_allclose(gradients, np.where(masks[-1], 1 / 0.75, 0), rtol=1e-6)
-    assert abs(masks[-1].mean() - 0.75) < 0.02, masks[-1].mean()
-    assert abs(np.corrcoef(masks[-1][:, :-1].ravel(), masks[-1][:, 1:].ravel())[0, 1]) < 0.05
-np.testing.assert_array_equal(masks[0], masks[2])
-assert abs(np.corrcoef(masks[0].ravel(), masks[1].ravel())[0, 1]) < 0.05
-by_row = model.layers[1](inputs, training=True).numpy() != 0
-assert (by_row == by_row[:, :1]).all() and 0.5 < by_row.mean() < 1
-np.testing.assert_array_equal(model(inputs, training=False), inputs)
-"""
-
-
-def test_dropout_is_a_function_of_seed_and_step_and_scales_what_it_keeps():
-    warm.run("tensorflow", DROPOUT)
-
-
 KERNELS = """
 from tpulm.training.tensorflow_runtime import start, tf
 start(1, 1)
@@ -234,7 +196,7 @@ def test_a_bert_trains_in_bfloat16(manifest, tmp_path):
 
 
 def test_beside_a_tpu_that_tensorflow_cannot_use(trained, tmp_path, monkeypatch):
-    """A run on JAX is evaluated there all the same; training ends in a sentence, and not on the processor."""
+    """A model answers there all the same; training ends in a sentence, and not on the processor."""
     workflow = copied(trained, tmp_path)
     monkeypatch.setenv("TPU_NAME", "local")
     file = "results/mlm/tiny/fill_mask.json"
