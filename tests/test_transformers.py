@@ -77,7 +77,7 @@ def opening_of(tokenizer):
 
 def check_same(model, other):
     """Check that two models of keras-hub are the same function: class, sizes and weights."""
-    ignored = ["name", "image_size"]  # a model without an encoder of images has no use for that
+    ignored = ["name"]
     if "Qwen" in type(model).__name__:  # see WINDOWS
         ignored += ["sliding_window_size", "use_sliding_window_attention"]
     one, two = (found.backbone.get_config() | dict.fromkeys(ignored) for found in (model, other))
