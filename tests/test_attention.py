@@ -61,7 +61,7 @@ for dtype, length, heads, groups, packed, mesh, options in cases:
     print("CASE", json.dumps([float(abs(a - b).max() / abs(b).max()) for a, b in pairs]))
 """
 CAUSAL = {"causal": True, "window": None, "soft_cap": None}
-GEMMA_2, GEMMA_3 = {"causal": True, "window": 200, "soft_cap": 3.0}, {"causal": True, "window": 100, "soft_cap": None}
+GEMMA_2, GEMMA_3 = {"causal": True, "window": 150, "soft_cap": 3.0}, {"causal": True, "window": 100, "soft_cap": None}
 
 
 def compared(name, *cases):
@@ -79,14 +79,11 @@ def compared(name, *cases):
 # Type, length, heads of queries and of keys, whether documents are apart, mesh, mask. 128 tokens are a block, of which
 # one kernel computes all gradients.
 CASES = [
-    ("float32", 384, 2, 2, True, None, CAUSAL | {"causal": False}),
-    ("float32", 384, 4, 2, False, None, GEMMA_3),
-    ("float32", 384, 2, 1, True, None, GEMMA_2),
-    ("bfloat16", 384, 2, 1, True, None, GEMMA_2),
+    ("float32", 256, 4, 2, False, None, GEMMA_3),
+    ("float32", 256, 2, 1, True, None, GEMMA_2),
     ("bfloat16", 128, 2, 2, True, None, CAUSAL | {"causal": False}),
     ("float32", 128, 4, 4, True, [2, 4], CAUSAL),  # a device has a head
     ("float32", 128, 4, 2, True, [2, 4], GEMMA_2 | {"window": 50}),  # two heads of keys for four devices
-    ("float32", 128, 4, 1, False, [2, 4], CAUSAL),  # all devices have the one
     ("float32", 128, 2, 2, True, [1, 4], CAUSAL),  # all devices have both heads
 ]
 
@@ -115,12 +112,13 @@ def test_cudnn_attention_is_attention():
     assert len(found) == 6 and max(map(max, found)) < 2e-2, found
 
 
-# Loss and gradients of a model, before and after its attention is the kernel, run by the interpreter.
+# The loss of a model, maybe gradients, before and after its attention is the kernel, run by the interpreter.
 MODELS = """
 import json, sys
 from tpulm.training import runtime
 runtime.start(1)
 import jax, keras_hub, numpy as np
+from tpulm.compat.keras import skip_initialization
 from tpulm.models import roberta
 from tpulm.models.attention import Kernel, fuse
 from tpulm.models.causal import construct, draw_causal_weights
@@ -131,7 +129,7 @@ from tpulm.records.causal_batches import causal_lm
 from tpulm.records.masked_batches import masked_lm
 from tpulm.training.train_step import make_grad_fn
 
-family, sizes, packed, again = json.loads(sys.argv[1])
+family, sizes, packed, trained = json.loads(sys.argv[1])
 dice, rows, length = np.random.default_rng(0), 2, 128
 ids = dice.integers(5, 64, (rows, length + 1)).astype("i4")
 segments = np.sort(dice.integers(1, 5, ids.shape).astype("i4"))
@@ -145,17 +143,22 @@ def measured(kernel):
         batch["positions"] = np.broadcast_to(np.arange(59, dtype="i4"), (rows, 59))
         batch["segment_ids"] = segments[:, :-1] if packed else (segments[:, :-1] > 0).astype("i4")
     else:
-        model, task = construct(CausalArchitecture(family, sizes, 64)), causal_lm
+        with skip_initialization():
+            model, task = construct(CausalArchitecture(family, sizes, 64)), causal_lm
         draw_causal_weights(model.backbone, 0)
         batch = {"tokens": ids, "mask": segments > 0} | ({"segment_ids": segments} if packed else {})
     if packed:
         separate_documents(model, "the.run")
     if kernel:
         fuse(model, kernel)
-    if again:
+    if trained:
         remat(model)
     values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
-    (loss, _), gradients = jax.jit(make_grad_fn(model, task))(*values, [], batch, np.float32(1))
+    if trained:
+        (loss, _), gradients = jax.jit(make_grad_fn(model, task))(*values, [], batch, np.float32(1))
+    else:
+        loss, gradients = jax.jit(lambda *values: model.stateless_call(*values, task(batch)[0])[0])(*values), []
+        loss = loss[:, :59] if family == "RobertaBackbone" else loss[:, :119]  # logits of tokens that are no padding
     if kernel:  # another length is attended to as before
         short = {name: array[:, :12] for name, array in batch.items()}
         for arrays, fused in ((batch, True), (short, False)):
@@ -165,7 +168,7 @@ def measured(kernel):
 
 pairs = list(zip(measured(Kernel("splash", packed, interpret=True)), measured(None)))
 # The loss does not depend on a bias of the keys: both of its gradients are rounding.
-least = 1e-4 * max(abs(b).max() for _, b in pairs[1:])
+least = 1e-4 * max((abs(b).max() for _, b in pairs[1:]), default=0.0)
 print("RESULT" + json.dumps([float(abs(a - b).max() / max(abs(b).max(), least)) for a, b in pairs]))
 """
 SHORT = [("RoBERTa", True), ("Gemma 2", True), ("Gemma 3", False), ("Mistral", False)]
@@ -194,8 +197,8 @@ def test_a_model_with_the_kernel_is_the_model(family, packed):
         sizes["num_layers"] = 2
     if "sliding_window_size" in sizes:
         sizes["sliding_window_size"] = 20
-    again = packed and family == "Gemma 2"  # with rematerialization, too
-    found = warm.result(warm.run("jax", MODELS, json.dumps([name, sizes, packed, again])))
+    trained = packed and family == "Gemma 2"  # with rematerialization, too
+    found = warm.result(warm.run("jax", MODELS, json.dumps([name, sizes, packed, trained])))
     assert found[0] < 1e-5 and max(found) < 1e-3, found
 
 

@@ -16,7 +16,7 @@ from test_transformers import OF_BYTES, preset_of
 from test_try import ask
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from tpulm.core.errors import UserError
-from tpulm.core.files import sha256, write_json
+from tpulm.core.files import fingerprints, sha256, write_json
 from tpulm.specs.byte_level import PUBLISHED, rules_of
 from tpulm.specs.causal_vocabularies import KINDS, vocabulary_in
 from tpulm.tokenization.training import train_byte_level
@@ -69,15 +69,18 @@ def test_a_text_comes_back_as_it_was(tmp_path, name):
 BYTES = """
 import sys
 from pathlib import Path
-from test_byte_level import trained
-from tpulm.core.files import fingerprints
+from test_byte_level import made
 from tpulm.training import runtime
 runtime.start(1)
-from test_transformers import preset_of
-folder = Path(sys.argv[1])
-folder.mkdir()
-print("RESULT", trained("llama3", folder).fast.to_str(), fingerprints(preset_of("llama3 of bytes", folder)[1]))
+print("RESULT", made(Path(sys.argv[1])))
 """
+
+
+def made(folder):
+    """Return a vocabulary and what is in the files of a preset, written into a new folder."""
+    folder.mkdir()
+    vocabulary = trained("llama3", folder).fast.to_str()
+    return f"{vocabulary} {fingerprints(preset_of('llama3 of bytes', folder)[1])}"
 
 
 @pytest.mark.unit
@@ -87,17 +90,13 @@ def test_batches_do_not_matter():
     assert len(found) == 1
 
 
-def test_the_same_text_gives_the_same_bytes(tmp_path):
-    """A vocabulary, and the preset with it: whatever the threads, and the order of sets."""
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", BYTES, tmp_path / number], capture_output=True, text=True, check=True,
-            env=os.environ | {"PYTHONPATH": f"{ROOT}/scripts:{ROOT}/tests", "PYTHONHASHSEED": number}
-            | {"RAYON_NUM_THREADS": number},
-        ).stdout.partition("RESULT")[2]
-        for number in ("1", "3")
-    ]  # fmt: skip
-    assert len(found[0]) > 5000 and found[0] == found[1]
+def test_the_same_text_gives_the_same_bytes(jax_backend, tmp_path):
+    """A vocabulary, and the preset with it, in another process: whatever the threads, and the order of sets."""
+    environment = {"PYTHONPATH": f"{ROOT}/scripts:{ROOT}/tests", "PYTHONHASHSEED": "3", "RAYON_NUM_THREADS": "3"}
+    command = [sys.executable, "-c", BYTES, tmp_path / "other"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | environment)
+    found = done.stdout.partition("RESULT ")[2].rstrip("\n")
+    assert len(found) > 5000 and found == made(tmp_path / "here")
 
 
 @pytest.mark.unit

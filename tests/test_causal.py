@@ -4,8 +4,7 @@ import math
 import os
 import shutil
 import sys
-from collections import Counter
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,16 +20,14 @@ from tpulm.records.reader import Records
 from tpulm.records.shards import merge_sidecars, write_shard
 from tpulm.records.token_counts import count_tokens, loss_of_frequencies
 from tpulm.specs.causal_families import constructor
-from tpulm.specs.record_arrays import causal_arrays
 from tpulm.specs.training_step import CausalArchitecture, ModelSpec, TrainingStep
 from tpulm.tokenization import sentencepiece_bpe
 from tpulm.tokenization.tokenizer import CLOSING, describe, tokenize
 
 SIZES = {
-    "num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 8,
+    "num_layers": 1, "num_query_heads": 8, "num_key_value_heads": 8,
     "hidden_dim": 32, "intermediate_dim": 64, "head_dim": 4,
 }  # fmt: skip
-ONE_LAYER = SIZES | {"num_layers": 1}  # for what is trained, and so compiled
 OPTIMIZER = {"weight_decay": 0.1, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "global_clipnorm": 1.0}
 CODE = "def total(items):\n    if not items:\n        return 0\n    return sum(items)  # ünusual\n"
 WORDS = "the of value function returns object when list given name and or is module class string".split()
@@ -107,12 +104,14 @@ def preset(jax_backend, vocabulary, tmp_path_factory):
 
 def save_base(vocabulary, folder, sizes):
     import keras
+    from tpulm.compat.keras import skip_initialization
     from tpulm.models.causal import construct, draw_causal_weights
     from tpulm.models.preset_folders import make_preprocessor, save_preset
 
     keras.distribution.set_distribution(None)
     keras.backend.clear_session()  # which also restarts the numbers in automatic names, as a new process does
-    model = construct(CausalArchitecture(*constructor(sizes), open_vocabulary(vocabulary).size))
+    with skip_initialization():
+        model = construct(CausalArchitecture(*constructor(sizes), open_vocabulary(vocabulary).size))
     draw_causal_weights(model.backbone, 0)
     model.preprocessor = make_preprocessor(sizes.get("architecture", "gemma"), vocabulary, 16)
     save_preset(model, folder)
@@ -144,7 +143,7 @@ def tuner(preset, mesh=(1, 8), **changes):
     return trainer_of("finetune", base={"preset": preset}, mesh=mesh, **LORA | changes)
 
 
-def base_trainer(mesh, sizes=ONE_LAYER, **changes):
+def base_trainer(mesh, sizes=SIZES, **changes):
     """Return the trainer of a base model from scratch."""
     return trainer_of("base", model=sizes, vocab_size=330, mesh=mesh, **changes)
 
@@ -174,8 +173,11 @@ def draw_lora(model, seed=0):
 
 
 def logits(model, length=12):
+    import jax
+
     token_ids = np.random.default_rng(1).integers(4, 300, (2, length)).astype("int32")
-    return np.asarray(model({"token_ids": token_ids, "padding_mask": np.ones_like(token_ids)}))
+    function = jax.jit(lambda ids: model({"token_ids": ids, "padding_mask": jax.numpy.ones_like(ids)}))
+    return np.asarray(function(token_ids))
 
 
 # Vocabulary and tokens
@@ -218,19 +220,6 @@ def test_documents_are_encoded_with_their_marks(vocabulary):
         assert ids.dtype == np.int32 and lengths.dtype == np.int64
         found += [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
     assert found == [[2, *ids, 1] for ids in tokenizer.encode(texts)]
-
-
-def test_windows_predict_each_token_once(packed, vocabulary):
-    batch = causal_batches.training_batch(packed, RECIPE, 0)
-    described = {name: ((4, *shape), dtype) for name, (shape, dtype) in causal_arrays(16, "concat").items()}
-    assert {name: (array.shape, str(array.dtype)) for name, array in batch.items()} == described
-    windows, texts = packed.read(np.arange(len(packed))), prose(30) + prose(30, 1)
-    stream = [i for ids, _ in tokenize([texts], open_vocabulary(vocabulary)) for i in ids.tolist()]
-    assert windows.shape == (len(packed), 17) and batch["mask"].all()
-    labels = windows[:, 1:].ravel().tolist()
-    assert labels == stream[1 : 1 + len(labels)] and len(stream) - 1 - len(labels) < 16
-    assert (windows[1:, 0] == windows[:-1, -1]).all() and windows[0, 0] == stream[0]
-    assert packed.shards[0]["tokens"] == len(stream) == 1 + len(labels) + packed.shards[0]["dropped_tokens"]
 
 
 def test_records_of_tuning_are_those_of_keras_hub(preset, vocabulary, tmp_path):
@@ -284,15 +273,9 @@ def train_in_segments(trainer, records, folder, last):
     return losses
 
 
-@pytest.mark.parametrize("precision", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.long)])
-def test_two_segments_are_one_run(jax_backend, packed, tmp_path, precision):
+def test_two_segments_are_one_run(jax_backend, packed, tmp_path):
     """With dropout, whose state must go on, too."""
-    jax_backend.set_precision(precision)
-    try:
-        trainer = base_trainer((2, 4), ONE_LAYER | {"dropout": 0.1}, precision=precision)
-        train_in_segments(trainer, packed, tmp_path, 6)
-    finally:
-        jax_backend.set_precision("float32")
+    train_in_segments(base_trainer((2, 4), SIZES | {"dropout": 0.1}), packed, tmp_path, 6)
 
 
 def test_bfloat16_is_for_lora(jax_backend, preset, single):
@@ -300,7 +283,7 @@ def test_bfloat16_is_for_lora(jax_backend, preset, single):
 
     jax_backend.set_precision("bfloat16")
     try:
-        trainer = tuner(preset, precision="bfloat16")
+        trainer = tuner(preset, (1, 1), precision="bfloat16")
         assert {str(v.dtype) for v in trainer.run.model.trainable_variables} == {"float32"}
         assert {str(v.dtype) for v in trainer.run.model.non_trainable_variables} == {"bfloat16"}
         greedy = {"sampler": "greedy", "samples": 1, "max_new_tokens": 4}
@@ -325,58 +308,42 @@ def test_it_learns(jax_backend, packed):
     assert after["loss"] < before["loss"] - 1 and losses[-1] < losses[0] - 1 and after["accuracy"] > before["accuracy"]
 
 
-def test_a_mesh_of_eight_computes_what_one_device_does(jax_backend, vocabulary, single, tmp_path):
-    base = save_base(vocabulary, tmp_path / "base", ONE_LAYER)
+def test_a_mesh_of_eight_computes_what_one_device_does(preset, single):
+    """Also in parts of a batch."""
     losses, evaluations = [], []
-    for mesh in ((1, 1), (1, 8), (4, 2)):
-        trainer = tuner(base, mesh, method="full")
+    for mesh, microbatches in (((1, 1), 1), ((2, 4), 2)):
+        trainer = tuner(preset, mesh, method="full", microbatches=microbatches)
         losses.append(train(trainer, single, 0, 5))
         evaluations.append(evaluate(trainer, single)["loss"])
-    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-3)
-    np.testing.assert_allclose(evaluations[1:], [evaluations[0]] * 2, rtol=1e-3)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-3)
+    np.testing.assert_allclose(evaluations[1], evaluations[0], rtol=1e-3)
 
 
-@pytest.fixture(scope="module")
-def plainly(jax_backend, single):
-    """Return a function that trains with a dropout, each once: losses and weights."""
-
-    @cache
-    def run(dropout):
-        trainer = base_trainer((2, 4), ONE_LAYER | {"dropout": dropout})
-        return train(trainer, single, 0, 6), trainer.weights()
-
-    return run
-
-
-@pytest.mark.parametrize("changes", [{"microbatches": 2}, {"steps_per_execution": 3}, {"remat": True}])
-def test_how_a_step_is_worked_through_does_not_matter(plainly, single, changes):
-    dropout = 0.0 if "microbatches" in changes else 0.1
-    losses, weights = plainly(dropout)
-    other = base_trainer((2, 4), ONE_LAYER | {"dropout": dropout}, **changes)
-    np.testing.assert_allclose(train(other, single, 0, 6), losses, rtol=2e-5)
-    for name, array in weights.items():
+def test_how_a_step_is_worked_through_does_not_matter(jax_backend, single):
+    """With dropout: gradients computed again draw the same, and so do several steps at once."""
+    sizes, changes = SIZES | {"dropout": 0.1}, {"steps_per_execution": 3, "remat": True}
+    plain, other = base_trainer((2, 4), sizes), base_trainer((2, 4), sizes, **changes)
+    np.testing.assert_allclose(train(other, single, 0, 6), train(plain, single, 0, 6), rtol=2e-5)
+    for name, array in plain.weights().items():
         np.testing.assert_allclose(other.weights()[name], array, atol=2e-4)
 
 
-def test_segments_are_the_same_on_a_mesh_and_with_remat(jax_backend, vocabulary, tmp_path):
+def test_segments_are_the_same_on_a_mesh_with_remat(jax_backend, vocabulary, tmp_path):
     records = records_of(vocabulary, tmp_path, prose(60), "segments")
     losses, evaluations = [], []
-    for mesh, remat in (((1, 1), False), ((2, 4), False), ((2, 4), True)):
+    for mesh, remat in (((1, 1), False), ((2, 4), True)):
         trainer = base_trainer(mesh, packing="segments", remat=remat)
         losses.append(train(trainer, records, 0, 3))
         evaluations.append(evaluate(trainer, records))
-    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-4)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
     [every] = causal_batches.held_out_batches(records, {"batch_size": len(records), "microbatches": 1})
     inside = every["segment_ids"][:, 1:] == every["segment_ids"][:, :-1]
     assert 0 < inside.sum() < inside.size and (every["tokens"][:, 1:][~inside] == 2).all()  # <bos> is not predicted
-    assert [evaluation["predictions"] for evaluation in evaluations] == [inside.sum()] * 3
-    alone = Counter(every["tokens"][:, 1:][inside].tolist())
+    assert [evaluation["predictions"] for evaluation in evaluations] == [inside.sum()] * 2
     counts = count_tokens(records, lambda *asked: causal_batches.predicted_ids(causal_batches.arrays(*asked)))
-    assert dict(alone) == {int(token): int(counts[token]) for token in np.flatnonzero(counts)}
-    shares = {token: count / alone.total() for token, count in alone.items()}
-    expected = -sum(
-        share * math.log((alone[token] + 1) / (alone.total() + len(counts))) for token, share in shares.items()
-    )
+    assert (counts == np.bincount(every["tokens"][:, 1:][inside], minlength=len(counts))).all()
+    shares = counts / counts.sum()
+    expected = -(shares * np.log((counts + 1) / (counts.sum() + len(counts)))).sum()
     assert loss_of_frequencies(counts, counts) == pytest.approx(expected)
 
 
@@ -387,7 +354,7 @@ def test_adapters_are_drawn_by_a_key(preset):
         limit = (6 / math.prod(variable.shape[:-1])) ** 0.5
         uniform = generator("adapter", RECIPE["seed"], index).random(variable.shape, np.float32)
         np.testing.assert_allclose(np.asarray(variable.value), limit * (2 * uniform - 1), rtol=1e-5)
-    assert len(drawn) == 4
+    assert len(drawn) == 2
 
 
 def test_a_folder_is_there_at_every_moment_in_which_it_is_replaced(jax_backend, tmp_path, monkeypatch):
@@ -408,7 +375,7 @@ def test_lora_trains_only_its_own_variables(preset, single):
     frozen = [np.asarray(v.value) for v in model.non_trainable_variables]
     train(trainer, single, 0, 3)
     assert {name.rsplit("/", 1)[1] for name in trainer.weights()} == {"lora_kernel_a", "lora_kernel_b"}
-    assert len(trainer.weights()) == 2 * 2 * 2  # A and B, of query and value, in two layers
+    assert len(trainer.weights()) == 2 * 2  # A and B, of query and value
     assert all((a == np.asarray(v.value)).all() for a, v in zip(frozen, model.non_trainable_variables, strict=True))
 
 
@@ -416,7 +383,7 @@ def test_padding_does_not_count(preset, vocabulary, tmp_path):
     from tpulm.records.causal_batches import causal_lm
     from tpulm.training.evaluation import make_eval_step
 
-    model, _ = tuned(preset)
+    model, _ = tuned(preset, (1, 1))
     function = make_eval_step(model, causal_lm)
     values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
     records = records_of(vocabulary, tmp_path, prose(2), "pad", 40)
@@ -451,14 +418,8 @@ def test_only_responses_are_learned(jax_backend, answered):
         name: shape for name, (shape, _) in run.step.record_arrays.items()
     }
 
-    def other_prompts(batch):
-        inputs, labels, weights = task(batch)
-        return inputs, jax.numpy.where(weights > 0, labels, (labels + 5) % 330), weights
-
     weight = np.float32(batch["loss_mask"][:, 1:].sum())
     (loss, (accuracy, _)), gradients = jax.jit(make_grad_fn(run.model, task))(*values, batch, weight)
-    (same, _), others = jax.jit(make_grad_fn(run.model, other_prompts))(*values, batch, weight)
-    assert loss == same and all((a == b).all() for a, b in zip(gradients, others, strict=True))
     assert any((np.asarray(array) != 0).any() for array in gradients)
     inputs, labels, _ = task(batch)
     forward = jax.jit(lambda *values: run.model.stateless_call(*values, inputs, training=False)[0])
@@ -486,8 +447,8 @@ def test_a_batch_without_a_response_changes_nothing(jax_backend, answered):
 
 @pytest.mark.parametrize("answered", ["pad"], indirect=True)
 def test_responses_weigh_in_microbatches_as_in_the_whole_batch(preset, answered):
-    losses = train(tuner(preset, packing="pad", responses=True), answered, 0, 4)
-    parts = tuner(preset, packing="pad", responses=True, microbatches=2)
+    losses = train(tuner(preset, (1, 1), packing="pad", responses=True), answered, 0, 4)
+    parts = tuner(preset, (1, 1), packing="pad", responses=True, microbatches=2)
     np.testing.assert_allclose(train(parts, answered, 0, 4), losses, rtol=2e-5)
 
 
@@ -506,10 +467,10 @@ def test_partitioning_follows_the_layout_map(preset):
 
     model, distribution = tuned(preset)
     rows = {row["path"]: row for row in sharding.partitioning(model, distribution)}
-    query = rows["decoder_block_1/attention/query/kernel"]
+    query = rows["decoder_block_0/attention/query/kernel"]
     assert query["spec"] == ["model", "batch", None] and query["shape"] == [8, 32, 4]
     assert query["bytes_per_device"] == 4 * 32 * 4 and query["rule"].startswith("decoder_block")
-    assert not query["trainable"] and rows["decoder_block_1/attention/query/lora_kernel_a"]["trainable"]
+    assert not query["trainable"] and rows["decoder_block_0/attention/query/lora_kernel_a"]["trainable"]
     assert rows["final_normalization/scale"]["rule"] is None
     # 330 pieces cannot be divided by eight.
     note = rows["token_embedding/embeddings"]["note"]
@@ -527,17 +488,6 @@ def test_an_unsharded_variable_is_found(preset):
     victim._value = device_put(victim.value, whole)
     with pytest.raises(UserError, match="decoder_block_0/ffw_gating/kernel"):
         sharding.check_shardings(model.variables, distribution)
-
-
-def test_one_key_value_head_is_on_every_device(jax_backend, vocabulary, tmp_path):
-    from tpulm.models import sharding
-
-    folder = save_base(vocabulary, tmp_path / "mqa", SIZES | {"num_key_value_heads": 1})
-    model, distribution = tuned(folder)
-    rows = {row["path"]: row for row in sharding.partitioning(model, distribution)}
-    assert rows["decoder_block_0/attention/key/kernel"]["spec"] == [None, "batch", None]
-    assert "cannot be divided" in rows["decoder_block_0/attention/key/kernel"]["note"]
-    assert rows["decoder_block_0/attention/query/kernel"]["note"] is None
 
 
 def test_meshes(jax_backend):
@@ -649,19 +599,3 @@ def test_limits_of_generated_texts(preset):
     assert tokens == 3 and short.response == short.text.strip()
     with pytest.raises(UserError, match=r'^the prompt "the value.*generation\.max_length is 5 .*max_new_tokens'):
         Generator(model, greedy | {"max_length": 5}, 1)(prompts)
-
-
-FORMER_NAME = """
-from tpulm.training import runtime
-
-runtime.start(1)
-import keras_hub
-import keras_nlp
-
-same = [getattr(keras_nlp.models, name) is getattr(keras_hub.models, name) for name in ("GemmaCausalLM", "CausalLM")]
-print("RESULT", str(all(same)).lower())
-"""
-
-
-def test_keras_nlp_is_keras_hub_by_its_former_name():
-    assert warm.result(warm.run("jax", FORMER_NAME)) is True

@@ -1,11 +1,9 @@
 """The time of a step: what of a compiled program is counted, what overlaps, and how it compares with measurements."""
 
-import json
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import warm
 from tpulm.core.accelerators import topology
 from tpulm.models.attention_cost import call_cost
 from tpulm.planning import estimate
@@ -222,63 +220,6 @@ def test_a_program_of_several_steps_is_shared_between_them():
     assert nothing["estimated_seconds"] is None and nothing["lower_bound_seconds"] is None
 
 
-# Two programs: a step with weights spread over both axes of a mesh, and a sum over parts of a data-parallel batch.
-SENT = """
-import json
-import jax, jax.numpy as jnp, numpy as np
-from jax.experimental import topologies
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from tpulm.core.accelerators import topology
-from tpulm.planning.totals import total_work
-
-devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices
-mesh = Mesh(np.array(devices).reshape(4, 2), ("batch", "model"))
-place = lambda *axes: NamedSharding(mesh, PartitionSpec(*axes))
-array = lambda shape, *axes: jax.ShapeDtypeStruct(shape, np.float32, sharding=place(*axes))
-
-def loss(weights, batch):
-    for weight in weights:
-        batch = jnp.tanh(batch @ weight)
-    return batch.sum()
-
-def parts(weights, batches):
-    part = lambda total, batch: (jax.tree.map(jnp.add, total, jax.grad(loss)(weights, batch)), None)
-    return jax.lax.scan(part, jax.tree.map(jnp.zeros_like, weights), batches)[0]
-
-def sent(function, weight, count, batch):
-    lowered = jax.jit(function, out_shardings=[weight.sharding] * count).lower([weight] * count, batch)
-    program = lowered.compile()
-    found = total_work(program.as_text(), topology("v5e-8"), [device.coords for device in devices])
-    return found | {"counted_once": program.cost_analysis()["flops"]}
-
-found = [
-    sent(jax.grad(loss), array((1024, 1024), "batch", "model"), 4, array((4096, 1024), "batch")),
-    sent(parts, array((1024, 1024)), 2, array((4, 4096, 1024), None, ("batch", "model"))),
-]
-print("RESULT" + json.dumps(found))
-"""
-
-
-@compiler
-def test_real_programs(tmp_path):
-    spread, parts = warm.result(warm.run("tpu", SENT, folder=tmp_path))
-    matrix = 1024 * 1024  # of weights; and of activations: 4096 records over 4 devices
-    # A device gathers its half of each of the four weights over 4 devices, in bfloat16, and activations over 2
-    # between them; and scatters over as many the sums of the gradients of both, in float32.
-    assert spread["collective_bytes"] == {
-        "all-gather": 4 * (2 * matrix // 2) * 3 // 4 + 3 * (2 * matrix) // 2,
-        "reduce-scatter": 4 * (4 * matrix // 2) * 3 // 4 + 3 * (4 * matrix) // 2,
-    }
-    assert parts["collective_bytes"] == {"all-reduce": 2 * (2 * 4 * matrix) * 7 // 8}  # once, after the loop
-    # Each weight is multiplied twice forward and backward but the first, whose input has no gradient: 4096 records
-    # over 4 devices, of which 2 share each product; and over 8, four times.
-    assert spread["flops"] == pytest.approx((3 * 4 - 1) * 2 * 1024 * matrix // 2)
-    assert parts["flops"] == pytest.approx(4 * (3 * 2 - 1) * 2 * 512 * matrix)
-    assert 0.9 < spread["flops"] / spread["counted_once"] < 1.01
-    for found in (spread, parts):
-        assert found["uncounted"] == [] and found["bytes"] > 0
-
-
 # Against measurements
 
 
@@ -377,23 +318,3 @@ def test_the_factors_are_those_that_fit_the_measured_steps():
     models = {use: {rows[line["name"]]["title"].split(",")[0] for line in found if line["use"] == use} for use in USES}
     assert len(models["fitted"]) >= 6 and models["held-out"] and not models["fitted"] & models["held-out"]
     assert max(abs(line["off"]) for line in found if line["use"] == "held-out") < 0.2  # the aim
-
-
-@compiler
-@pytest.mark.long  # the TPU compiler takes a minute for it
-def test_what_is_kept_of_a_program_is_what_the_compiler_says(tmp_path):
-    """Products by convolutions and renamed weights of v3, as they were counted when the step was measured."""
-    name = "gemma-7b-after-v3-8"
-    program = f"""
-import sys
-sys.path[:0] = ["{ROOT / "benchmarks"}"]
-import plan_table
-from pathlib import Path
-plan_table.STEPS = Path("steps")
-plan_table.compile_row("{name}", plan_table.rows()["{name}"], None)
-print("RESULT" + json.dumps(json.loads((plan_table.STEPS / "{name}.json").read_text())))
-"""
-    found = warm.result(warm.run("tpu", "import json\n" + program, folder=tmp_path))
-    kept = json.loads((ROOT / f"benchmarks/results/steps/{name}.json").read_text())
-    for key in ("flops", "bytes", "link_seconds"):
-        assert found[key] == pytest.approx(kept[key], rel=0.01)

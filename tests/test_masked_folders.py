@@ -119,12 +119,8 @@ def run(backend, **place):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("where", ["folder", "hub"])
-def test_a_model_from_elsewhere_is_asked_and_measured_and_trained_on(fresh, given, server, where):
-    place = {"pretrained": "given"}
-    if where == "hub":
-        place = {"pretrained": "me/given", "revision": put(server, "me/given", given)}
-    given.rename(fresh / "given")
+def test_a_model_from_elsewhere_is_asked_and_measured_and_trained_on(fresh, given, server):
+    place = {"pretrained": "me/given", "revision": put(server, "me/given", given)}
     config = {
         "corpus": {
             "source": "python-docs", "max_documents": 300, "held_out": {"validation": 0.02, "test": 0.02},
@@ -142,7 +138,7 @@ def test_a_model_from_elsewhere_is_asked_and_measured_and_trained_on(fresh, give
     write_yaml(fresh / "config.yaml", config)
     fresh("mlm", "evaluation", "--cores", "2")
     results = fresh / "results/mlm"
-    original = load_file(fresh / "given/model.safetensors")
+    original = load_file(given / "model.safetensors")
     measured = {name: read_scores(results / name / "metrics.json")[1] for name in config["mlm"]["runs"]}
     answers = {name: json.loads((results / name / "fill_mask.json").read_text()) for name in config["mlm"]["runs"]}
     for name in ("on-jax", "on-tf"):

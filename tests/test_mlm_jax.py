@@ -8,17 +8,7 @@ import numpy as np
 import pytest
 import warm
 from test_masked_folders import variables_of
-from test_mlm_tensorflow import (  # noqa: F401 (a fixture)
-    MASKING,
-    ONE_TYPE,
-    OPTIMIZER,
-    RECIPE,
-    SIZES,
-    manifest,
-    records,
-    run_and_stop,
-    train,
-)
+from test_mlm_tensorflow import MASKING, ONE_TYPE, OPTIMIZER, RECIPE, SIZES, records, run_and_stop, train
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
 from tpulm.models.weight_names import from_transformers, to_transformers
@@ -84,10 +74,10 @@ print("RESULT" + json.dumps(results))
 
 
 def train_jax(
-    manifest, folder, parts, devices=1, mesh=(-1, 1), weights=None, dropout=0.0, layers=1, measured=False, **recipe,  # noqa: F811
+    manifest, folder, parts, devices=1, mesh=(-1, 1), weights=None, layers=1, measured=False, **recipe,
 ):  # fmt: skip
     """Train, as `train` does on TensorFlow; with `measured`, the logits of the first batch are saved at the end."""
-    model = SIZES | {"architecture": "roberta", "num_hidden_layers": layers, "hidden_dropout_prob": dropout}
+    model = SIZES | {"architecture": "roberta", "num_hidden_layers": layers, "hidden_dropout_prob": 0.0}
     for name in parts:
         (folder / name).mkdir(parents=True)
     job = {
@@ -110,30 +100,25 @@ def keras_weights(tensorflow, target):
 
 
 @pytest.fixture(scope="module")
-def trained_by_both(manifest, tmp_path_factory):  # noqa: F811
+def padded(tmp_path_factory):
+    """Records with padding."""
+    return records(tmp_path_factory.mktemp("padded"), "pad")
+
+
+@pytest.fixture(scope="module")
+def trained_by_both(padded, tmp_path_factory):
     """A folder, and what both trainers make of the same weights, which TensorFlow drew, on the same batches.
 
     In the folder there are those weights as Keras has them (`weights`) and by PyTorch's names (`pytorch`).
     TensorFlow's model has the vector of a token type, keras-hub's has none: here it is left as it is.
     """
     folder = tmp_path_factory.mktemp("both")
-    parts = {"start": (0, 0, None), "all": (0, 20, None)}
-    theirs = train(manifest, folder / "tensorflow", parts, one_type=True, layers=LAYERS, measured=True)
+    parts = {"start": (0, 0, None), "all": (0, 12, None)}
+    theirs = train(padded, folder / "tensorflow", parts, one_type=True, layers=LAYERS, measured=True)
     save_arrays(folder / "pytorch", keras_weights(folder / "tensorflow/start/weights", folder / "weights"))
     start = {"weights": folder / "weights", "layers": LAYERS, "measured": True}
-    ours = train_jax(manifest, folder / "jax", {"all": (0, 20, None)}, **start)
+    ours = train_jax(padded, folder / "jax", {"all": (0, 12, None)}, **start)
     return folder, theirs, ours
-
-
-@pytest.mark.parametrize("packing", ["pad", "segments"])
-def test_both_trainers_are_one_with_each_packing(trained_by_both, tmp_path, packing):
-    """TensorFlow, which cannot be trained with segments, measures their documents one by one."""
-    manifest, weights = records(tmp_path, packing), trained_by_both[0] / "weights"  # noqa: F811
-    parts = {"all": (0, 3 if packing == "pad" else 0, None)}
-    theirs = train(manifest, tmp_path / "tensorflow", parts, one_type=True, layers=LAYERS, measured=True)
-    ours = train_jax(manifest, tmp_path / "jax", parts, weights=weights, layers=LAYERS, measured=True)
-    np.testing.assert_allclose(ours["all"]["losses"], theirs["all"]["losses"], rtol=1e-4)
-    assert ours["held_out"] == pytest.approx(theirs["held_out"], rel=1e-4)
 
 
 def test_both_trainers_are_one(trained_by_both):
@@ -145,7 +130,28 @@ def test_both_trainers_are_one(trained_by_both):
     assert 0 < max(ours["all"]["accuracies"]) < 1
     assert ours["held_out"] == pytest.approx(theirs["held_out"], rel=1e-4)
     losses = ours["all"]["losses"]
-    assert len(losses) == 20 and np.mean(losses[-5:]) < np.mean(losses[:5])
+    assert len(losses) == 12 and np.mean(losses[-4:]) < np.mean(losses[:4])
+
+
+def test_both_measure_documents_apart(trained_by_both, tmp_path):
+    """TensorFlow, which cannot be trained with segments, measures their documents one by one."""
+    manifest, weights = records(tmp_path, "segments"), trained_by_both[0] / "weights"
+    nothing, same = {"all": (0, 0, None)}, {"layers": LAYERS, "measured": True}
+    theirs = train(manifest, tmp_path / "tensorflow", nothing, one_type=True, **same)
+    ours = train_jax(manifest, tmp_path / "jax", nothing, weights=weights, **same)
+    assert ours["held_out"] == pytest.approx(theirs["held_out"], rel=1e-4)
+
+
+def test_meshes_parts_and_dispatches_do_not_matter(padded, trained_by_both, tmp_path):
+    """Four devices as two replicas of two, in two parts, three steps at once: float32 in another order."""
+    folder, _, one = trained_by_both
+    changes = {"microbatches": 2, "steps_per_execution": 3, "remat": True, "measured": True}
+    many = train_jax(
+        padded, tmp_path / "many", {"all": (0, 12, None)}, devices=4, mesh=(2, 2), weights=folder / "weights",
+        layers=LAYERS, **changes,
+    )  # fmt: skip
+    np.testing.assert_allclose(many["all"]["losses"], one["all"]["losses"], rtol=1e-4)
+    assert many["held_out"] == pytest.approx(one["held_out"], rel=1e-4)
 
 
 LAYOUT = """
@@ -199,7 +205,7 @@ np.save(sys.argv[4], predictions(model, batch, training=False).numpy())
 """
 
 
-def test_the_exported_folder_is_the_model(manifest, trained_by_both, tmp_path):  # noqa: F811
+def test_the_exported_folder_is_the_model(padded, trained_by_both, tmp_path):
     """What we trained gives the same logits in transformers, within 1e-4."""
     from tpulm.models.masked_folders import save_model
     from tpulm.models.transformers_config import model_config
@@ -216,10 +222,10 @@ def test_the_exported_folder_is_the_model(manifest, trained_by_both, tmp_path): 
     folder = tmp_path / "model"
     folder.mkdir()
     model = SIZES | {"architecture": "roberta", "num_hidden_layers": LAYERS} | ONE_TYPE
-    config = model_config(model, json.loads(manifest.read_text()), "mlm.runs.x.model")
+    config = model_config(model, json.loads(padded.read_text()), "mlm.runs.x.model")
     (folder / "config.json").write_text(config.to_json_string())
     save_model(folder / "model.safetensors", arrays)
-    warm.run("tensorflow", LOGITS, str(folder), str(manifest), json.dumps(RECIPE), str(tmp_path / "logits.npy"))
+    warm.run("tensorflow", LOGITS, str(folder), str(padded), json.dumps(RECIPE), str(tmp_path / "logits.npy"))
     ours = load_arrays(trained / "logits")["logits"]
     assert np.abs(np.load(tmp_path / "logits.npy") - ours).max() < 1e-4 < np.abs(ours).max()
 
@@ -237,10 +243,10 @@ def train(files, *rest):
 )
 
 
-@pytest.mark.parametrize(("devices", "changes"), [(1, {}), (4, {"mesh": (2, 2), "steps_per_execution": 3})])
-def test_a_segment_that_is_stopped_goes_on_with_the_same_bytes(manifest, tmp_path, devices, changes):  # noqa: F811
-    """Also where the state is sharded over devices, several steps at once."""
-    run_and_stop("jax", SEGMENT, manifest, tmp_path, changes.get("steps_per_execution", 1), devices, ON_JAX | changes)
+def test_a_segment_that_is_stopped_goes_on_with_the_same_bytes(padded, tmp_path):
+    """The state is sharded over devices, several steps at once."""
+    changes = ON_JAX | {"mesh": (2, 2), "steps_per_execution": 3}
+    run_and_stop("jax", SEGMENT, padded, tmp_path, 3, 4, changes)
 
 
 DROPOUT = """
@@ -273,16 +279,6 @@ assert abs(np.corrcoef(*(mask.ravel() for mask in masks))[0, 1]) < 0.05
 def test_dropout_scales_what_it_keeps():
     """Its random numbers are those of JAX's hash; without training, nothing happens."""
     warm.run("jax", DROPOUT)
-
-
-def test_meshes_parts_and_dispatches_do_not_matter(manifest, tmp_path):  # noqa: F811
-    """Eight devices as two replicas of four, in two parts, three steps at once: float32 in another order."""
-    parts = {"all": (0, 6, None)}
-    one = train_jax(manifest, tmp_path / "one", parts, batch_size=8, measured=True)
-    changes = {"microbatches": 2, "steps_per_execution": 3, "remat": True, "measured": True}
-    many = train_jax(manifest, tmp_path / "many", parts, devices=4, mesh=(2, 2), batch_size=8, **changes)
-    np.testing.assert_allclose(many["all"]["losses"], one["all"]["losses"], rtol=1e-5)
-    assert many["held_out"] == pytest.approx(one["held_out"], rel=1e-4)
 
 
 def test_rows_of_a_batch_are_masked_as_in_the_whole():

@@ -64,11 +64,6 @@ if job["measured"]:
     results["held_out"] = evaluate(trainer.model, records, strategy)
 print("RESULT" + json.dumps(results))
 """
-# Two segments, and a whole. The trainer is led astray before the second one, which begins with what was saved.
-IN_TURN = {
-    "start": (0, 0, None), "whole": (0, 6, None), "first": (0, 3, "start"), "astray": (6, 6, "whole"),
-    "second": (3, 6, "first"),
-}  # fmt: skip
 
 
 def records(folder, packing):
@@ -116,56 +111,6 @@ def train(
     return warm.result(warm.run("tensorflow", TRAIN, json.dumps(job)))
 
 
-def check_segments(folder, results):
-    """Hold what was trained IN_TURN against each other."""
-    assert results["first"]["losses"] + results["second"]["losses"] == results["whole"]["losses"]
-    for part in ("weights", "optimizer"):
-        assert (folder / "second" / part).read_bytes() == (folder / "whole" / part).read_bytes()
-        assert (folder / "first" / part).read_bytes() != (folder / "whole" / part).read_bytes()
-
-
-def test_two_segments_give_the_bytes_of_one_dropout_included(manifest, tmp_path):
-    check_segments(tmp_path, train(manifest, tmp_path, IN_TURN, dropout=0.1))
-
-
-DROPOUT = """
-from tpulm.training.tensorflow_runtime import start, tf, tf_keras
-start(1, 1)
-import numpy as np
-from tpulm.compat.tf_keras import dropout_generators
-
-model = tf_keras.Sequential([tf_keras.layers.Dropout(0.25, input_shape=(127,)), tf_keras.layers.Dropout(0.25, (64, 1))])
-first, second = dropout_generators(model)
-inputs = tf.constant(np.random.default_rng(0).standard_normal((64, 127)).astype("f4"))
-
-@tf.function(autograph=False)
-def drawn(number):
-    first.state.assign(tf.stack([tf.zeros((), tf.int64), number, tf.constant(5, tf.int64)]))
-    with tf.GradientTape() as tape:
-        tape.watch(inputs)
-        outputs = model.layers[0](inputs, training=True)
-    return outputs, tape.gradient(outputs, inputs)
-
-masks = []
-for number in (3, 4, 3):
-    outputs, gradients = (array.numpy() for array in drawn(tf.constant(number, tf.int64)))
-    masks.append(outputs != 0)
-    np.testing.assert_allclose(outputs, np.where(masks[-1], inputs / 0.75, 0), rtol=1e-6)
-    np.testing.assert_allclose(gradients, np.where(masks[-1], 1 / 0.75, 0), rtol=1e-6)
-    assert abs(masks[-1].mean() - 0.75) < 0.02, masks[-1].mean()
-    assert abs(np.corrcoef(masks[-1][:, :-1].ravel(), masks[-1][:, 1:].ravel())[0, 1]) < 0.05
-np.testing.assert_array_equal(masks[0], masks[2])
-assert abs(np.corrcoef(masks[0].ravel(), masks[1].ravel())[0, 1]) < 0.05
-by_row = model.layers[1](inputs, training=True).numpy() != 0
-assert (by_row == by_row[:, :1]).all() and 0.5 < by_row.mean() < 1
-np.testing.assert_array_equal(model(inputs, training=False), inputs)
-"""
-
-
-def test_dropout_is_a_function_of_seed_and_step_and_scales_what_it_keeps():
-    warm.run("tensorflow", DROPOUT)
-
-
 KERNELS = """
 from tpulm.training.tensorflow_runtime import start, tf
 start(1, 1)
@@ -205,22 +150,17 @@ def test_cross_entropy_has_the_values_and_gradients_of_tensorflow():
 
 def test_replicas_and_microbatches_give_the_figures_of_one_device(manifest, tmp_path):
     """Float32 numbers are added up in another order."""
-    parts = {"all": (0, 5, None)}
+    parts = {"all": (0, 3, None)}
     one = train(manifest, tmp_path / "one", parts, measured=True)
-    assert one["replicas"] == 1
+    other = train(manifest, tmp_path / "other", parts, devices=2, microbatches=2, measured=True)
+    assert one["replicas"] == 1 and other["replicas"] == 2
     assert one["difference"] < 1e-5  # the head at the masked positions only, against the head at all
-    for devices, microbatches in ((2, 1), (1, 2), (2, 2)):
-        folder = tmp_path / f"{devices} {microbatches}"
-        other = train(manifest, folder, parts, devices, microbatches=microbatches, measured=microbatches == 1)
-        assert other["replicas"] == devices
-        for figure in ("losses", "accuracies", "norms"):
-            assert other["all"][figure] == pytest.approx(one["all"][figure], rel=1e-4), (devices, microbatches)
-        if microbatches == 1:
-            assert other["all"]["losses"] == pytest.approx(one["all"]["losses"], rel=1e-5)
-            assert other["held_out"] == pytest.approx(one["held_out"], rel=1e-4)
+    for figure in ("losses", "accuracies", "norms"):
+        assert other["all"][figure] == pytest.approx(one["all"][figure], rel=1e-4)
+    assert other["held_out"] == pytest.approx(one["held_out"], rel=1e-4)
 
 
-# The loss of a record alone, and of four copies of it, each of which is a microbatch; with each dropout.
+# The loss of a record alone, and of four copies of it, each of which is a microbatch.
 COPIES = """
 import json, sys
 job = json.loads(sys.argv[1])
@@ -231,10 +171,9 @@ from tpulm.records.masked_batches import training_batch
 from tpulm.records.reader import Records
 
 records, strategy, losses = Records(job["manifest"], "train"), start(1, 1), []
-for dropout, copies in ((0.0, 1), (0.0, 4), (0.5, 1), (0.5, 4)):
+for copies in (1, 4):
     recipe = job["recipe"] | {"batch_size": copies, "microbatches": copies}
-    model = job["model"] | {"hidden_dropout_prob": dropout}
-    trainer = Trainer(strategy, model_config(model, records.manifest, "mlm.runs.x.model"), recipe)
+    trainer = Trainer(strategy, model_config(job["model"], records.manifest, "mlm.runs.x.model"), recipe)
     first = {name: array[:1] for name, array in training_batch(records, job["recipe"], 0).items()}
     batch = {name: tf.repeat(tf.constant(array), copies, axis=0) for name, array in first.items()}
     losses.append(float(trainer.step(batch, tf.constant(1e-3), tf.constant(0, tf.int64))[0]))
@@ -243,10 +182,11 @@ print("RESULT" + json.dumps(losses))
 
 
 def test_microbatches_draw_dropout_of_their_own(manifest):
-    model = SIZES | {"architecture": "roberta", "attention_probs_dropout_prob": 0}
+    """Without dropout the losses are the same, see above."""
+    model = SIZES | {"architecture": "roberta", "attention_probs_dropout_prob": 0, "hidden_dropout_prob": 0.5}
     job = {"recipe": RECIPE, "manifest": str(manifest), "model": model}
-    plain, copied, *dropped = warm.result(warm.run("tensorflow", COPIES, json.dumps(job)))
-    assert plain == pytest.approx(copied, rel=1e-6) and dropped[0] != pytest.approx(dropped[1], rel=1e-6)
+    one, four = warm.result(warm.run("tensorflow", COPIES, json.dumps(job)))
+    assert one != pytest.approx(four, rel=1e-6)
 
 
 def test_a_bert_trains_in_bfloat16(manifest, tmp_path):
@@ -256,10 +196,10 @@ def test_a_bert_trains_in_bfloat16(manifest, tmp_path):
 
 
 def test_beside_a_tpu_that_tensorflow_cannot_use(trained, tmp_path, monkeypatch):
-    """A run on JAX is evaluated there all the same; training ends in a sentence, and not on the processor."""
+    """A model answers there all the same; training ends in a sentence, and not on the processor."""
     workflow = copied(trained, tmp_path)
     monkeypatch.setenv("TPU_NAME", "local")
-    file = "results/mlm/tiny/metrics.json"
+    file = "results/mlm/tiny/fill_mask.json"
     warm.run("tensorflow", warm.DEBUG, file, folder=workflow.folder)
     assert (workflow / "debug" / file).read_bytes() == (workflow / file).read_bytes()
     file = "results/mlm/tiny/checkpoints/00000010/state.json"

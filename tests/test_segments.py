@@ -36,8 +36,9 @@ def test_documents_are_numbered_within_each_record(documents, length, overlap, a
 APART = """
 import json, sys
 from tpulm.training import runtime
-runtime.start(1, 8)
+runtime.start(1)
 import jax, keras_hub, numpy as np
+from tpulm.compat.keras import skip_initialization
 from tpulm.models import roberta
 from tpulm.models.causal import construct, draw_causal_weights
 from tpulm.specs.training_step import CausalArchitecture
@@ -50,7 +51,8 @@ def compared(family, sizes, measured):
         model = roberta.build(sizes, 64, 1)
         roberta.draw_weights(model, 0.3, 0)
     else:
-        model = construct(CausalArchitecture(family, sizes, 64))
+        with skip_initialization():
+            model = construct(CausalArchitecture(family, sizes, 64))
         draw_causal_weights(model.backbone, 0)
     dice = np.random.default_rng(0)
     documents = [dice.integers(5, 64, count).astype("int32") for count in (5, 9, 3, 7, 4, 6, 8)]
@@ -61,23 +63,23 @@ def compared(family, sizes, measured):
         segments[row, : len(together)] = np.repeat(np.arange(1, len(some) + 1), list(map(len, some)))
 
     values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
+    single = np.stack([np.pad(document, (0, 24 - len(document))) for document in documents])
+    inside = (np.arange(24) < np.array(list(map(len, documents)))[:, None]).astype("int32")
 
-    def logits(tokens, mask):
-        inputs = {"token_ids": tokens, "padding_mask": mask}
+    def logits(mask):  # of the documents alone, then of those in records
+        inputs = {"token_ids": np.concatenate([single, ids]), "padding_mask": np.concatenate([inside, mask])}
         if family == "RobertaBackbone":
-            inputs["mask_positions"] = np.broadcast_to(np.arange(24, dtype="int32"), tokens.shape)
-        call = jax.jit(lambda inputs: model.stateless_call(*values, inputs, training=False)[0])
-        return np.asarray(call(inputs))[mask > 0]
+            inputs["mask_positions"] = np.tile(np.arange(24, dtype="int32"), (9, 1))
+        found = np.asarray(jax.jit(lambda inputs: model.stateless_call(*values, inputs, training=False)[0])(inputs))
+        return found[:7][inside > 0], found[7:][segments > 0]
 
     def gradients(batch):
         return jax.jit(make_grad_fn(model, causal_lm))(*values, [], batch, np.float32(1))
 
-    single = np.stack([np.pad(document, (0, 24 - len(document))) for document in documents])
-    inside = np.arange(24) < np.array(list(map(len, documents)))[:, None]
-    alone, mixed = logits(single, inside.astype("int32")), logits(ids, (segments > 0).astype("int32"))
-    one_by_one = gradients({"tokens": single, "mask": inside}) if measured else None
+    alone, mixed = logits((segments > 0).astype("int32"))
+    one_by_one = gradients({"tokens": single, "mask": inside > 0}) if measured else None
     separate_documents(model, "the.run")
-    apart, plain = logits(ids, segments), logits(single, inside.astype("int32"))
+    plain, apart = logits(segments)
     found = {"apart": apart, "mixed": mixed, "plain": plain}
     result = {name: float(abs(array - alone).max()) for name, array in found.items()}
     if measured:
@@ -114,10 +116,10 @@ FAMILIES = {
 
 
 def test_a_document_in_a_record_has_the_logits_that_it_has_alone():
-    cases = {name: [*family, name == "Gemma 2"] for name, family in FAMILIES.items()}  # of one, gradients too
+    # Gemma 2 has the layers of Gemma 1, too; of it gradients, too.
+    cases = {name: [*family, name == "Gemma 2"] for name, family in FAMILIES.items() if name != "Gemma 1"}
     results = warm.result(warm.run("jax", APART, json.dumps(cases)))
     for name, found in results.items():
         assert found["apart"] < 1e-5 and found["plain"] < 1e-5, name
         assert found["mixed"] > 1e-2, name  # without segment ids, documents see each other
-    assert list(results) == list(FAMILIES)
     assert results["Gemma 2"]["loss"] < 1e-5 and results["Gemma 2"]["gradients"] < 1e-4

@@ -1,14 +1,14 @@
 """The TFRecord stage: ranges, packing, the bytes that TensorFlow writes and reads, damage that is found."""
 
+import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from pydoc_data import topics
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import warm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tpulm.core.errors import UserError
@@ -132,54 +132,42 @@ def test_file_of_another_size_or_none(written):
         reader.Records(manifest, "train")
 
 
-@pytest.mark.unit
-def test_threads_do_not_matter(texts, tokenizer, tmp_path):
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    write_json(tmp_path / "texts.json", texts)
-    code = (
-        "import sys, json, hashlib\nimport pyarrow as pa\nfrom tpulm.tokenization.encoding import tokenize\n"
-        "from tpulm.tokenization.folder import load\n"
-        "texts = pa.array(json.load(open(sys.argv[2])))\n"
-        "print(hashlib.sha256(b''.join(ids.tobytes() for ids, _ in tokenize(load(sys.argv[1]), [texts]))).hexdigest())"
-    )
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", code, tmp_path / "tokenizer.json", tmp_path / "texts.json"],
-            env=os.environ | settings | {"PYTHONPATH": str(Path(tfrecord.__file__).parents[2])},
-            capture_output=True, check=True, text=True,
-        ).stdout
-        for settings in ({"TOKENIZERS_PARALLELISM": "false"}, {"RAYON_NUM_THREADS": "4"})
-    }  # fmt: skip
-    assert len(found) == 1
+# What TensorFlow makes of lists of ids, as an example and as a file; and the records that it reads from files.
+TENSORFLOW = """
+import json, sys
+import tensorflow as tf
+reference, length, lists, records, paths = sys.argv[1], *map(json.loads, sys.argv[2:])
+examples = []
+for ids in lists:
+    features = {"input_ids": ids, "attention_mask": [1] * len(ids)}
+    features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=some)) for name, some in features.items()}
+    example = tf.train.Example(features=tf.train.Features(feature=features))
+    examples.append(example.SerializeToString(deterministic=True).hex())
+with tf.io.TFRecordWriter(reference) as file:
+    for record in records:
+        file.write(bytes.fromhex(record))
+# The published script's reader.
+form = {name: tf.io.FixedLenFeature([length], tf.int64) for name in ("input_ids", "attention_mask")}
+dataset = tf.data.TFRecordDataset(paths).map(lambda record: tf.io.parse_single_example(record, form))
+read = [[record[name].tolist() for name in form] for record in dataset.as_numpy_iterator()]
+print("RESULT" + json.dumps([examples, read]))
+"""
 
 
 def test_bytes_are_those_of_tensorflow(written, tmp_path):
-    import tensorflow as tf
-
     manifest, streams = written
     records = reader.Records(manifest, "train")
-    for ids in ([0, 1, 127, 128, 16383, 16384, 10**6], expected(streams)[0].tolist()):
-        features = {
-            "input_ids": tf.train.Feature(int64_list=tf.train.Int64List(value=ids)),
-            "attention_mask": tf.train.Feature(int64_list=tf.train.Int64List(value=[1] * len(ids))),
-        }
-        example = tf.train.Example(features=tf.train.Features(feature=features))
+    lists = [[0, 1, 127, 128, 16383, 16384, 10**6], expected(streams)[0].tolist()]
+    first = [bytes(records.record(0, number)).hex() for number in range(records.shards[0]["records"])]
+    arguments = map(json.dumps, (LENGTH, lists, first, list(map(str, records.paths))))
+    reference = tmp_path / "reference.tfrecord"
+    examples, read = warm.result(warm.run("tensorflow", TENSORFLOW, str(reference), *arguments))
+    for ids, example in zip(lists, examples, strict=True):
         values = np.array([ids], np.int32)
         [encoded] = tfrecord.serialise({"input_ids": values, "attention_mask": np.ones_like(values)})
-        assert encoded == example.SerializeToString(deterministic=True)
-        assert decode(encoded).tolist() == ids
-    written_by_tensorflow = tmp_path / "reference.tfrecord"
-    with tf.io.TFRecordWriter(str(written_by_tensorflow)) as file:
-        for number in range(records.shards[0]["records"]):
-            file.write(records.record(0, number))
-    assert written_by_tensorflow.read_bytes() == Path(records.paths[0]).read_bytes()
-
-    # The published script's reader.
-    form = {name: tf.io.FixedLenFeature([LENGTH], tf.int64) for name in ("input_ids", "attention_mask")}
-    dataset = tf.data.TFRecordDataset(records.paths)
-    parsed = list(dataset.map(lambda record: tf.io.parse_single_example(record, form)).as_numpy_iterator())
-    np.testing.assert_array_equal(np.stack([record["input_ids"] for record in parsed]), expected(streams))
-    assert all((record["attention_mask"] == 1).all() for record in parsed)
+        assert encoded.hex() == example and decode(encoded).tolist() == ids
+    assert reference.read_bytes() == Path(records.paths[0]).read_bytes()
+    assert read == [[ids, [1] * LENGTH] for ids in expected(streams).tolist()]
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(1, 20))

@@ -4,123 +4,158 @@ import json
 
 import warm
 
-# Losses with and without gradients, with the vocabulary in chunks and whole: one program for each.
+# Of models: losses and gradients of a training step, with the vocabulary in chunks and whole.
 LOSSES = """
 import json, sys
 from tpulm.training import runtime
 runtime.start(1, 8)
-import jax, keras, keras_hub, numpy as np
+import jax, keras_hub, numpy as np
+from tpulm.compat.keras import skip_initialization
 from tpulm.models import sharding, token_losses
 from tpulm.models.causal import construct
 from tpulm.specs.training_step import CausalArchitecture
 
-def measured(model, values, inputs, labels, weights, chunk):
-    token_losses.CHUNK = chunk
+ROWS = 16_384
+token_losses.SMALLEST = 512
 
-    def total(trainable, frozen, inputs, labels, weights):
-        losses, correct, _ = token_losses.losses_and_correct(model, trainable, frozen, inputs, labels, True)
-        return (losses * weights).sum(), (losses, correct)
-
-    def figures(trainable, *rest):
-        (_, trained), gradients = jax.value_and_grad(total, has_aux=True)(trainable, *rest)
-        losses, correct, _ = token_losses.losses_and_correct(model, trainable, *rest[:3], False)
-        return (trained[1], correct), (trained[0], losses, *gradients)
-
-    program = jax.jit(figures).lower(*values, inputs, labels, weights).compile()
-    correct, arrays = program(*values, inputs, labels, weights)
-    held = program.memory_analysis().temp_size_in_bytes
-    return held, np.array(correct), [np.asarray(array, np.float64) for array in arrays]
-
-def compared(family, sizes, vocabulary, mesh, method, precision, chunk, *layout):
+def compared(family, sizes, mesh, method, precision):
     runtime.set_precision(precision)
-    token_losses.CHUNK, token_losses.SMALLEST = chunk, chunk // 8
-    sharding.set_up(getattr(keras_hub.models, family), mesh, "the.run.mesh", None, *layout)
-    model = construct(CausalArchitecture(family, sizes, vocabulary))
-    chunks = token_losses.head_of(model).chunks
-    if chunks == 1:  # the program is the same
-        return {"chunks": chunks}
+    sharding.set_up(getattr(keras_hub.models, family), mesh, "the.run.mesh")
+    with skip_initialization():
+        model = construct(CausalArchitecture(family, sizes, ROWS))
     if method == "lora":
         model.backbone.enable_lora(2)
-    for variable in model.weights:  # so that losses differ between tokens, and B of LoRA is not zero
-        variable.assign(np.random.default_rng(1).standard_normal(variable.shape) * 0.3)
-    values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
     dice = np.random.default_rng(0)
-    inputs = {"token_ids": dice.integers(0, vocabulary, (4, 8)).astype("i4"), "padding_mask": np.ones((4, 8), "i4")}
-    likeliest = jax.jit(lambda *values: model.stateless_call(*values)[0].argmax(-1))(*values, inputs)
-    predicted = dice.random((4, 8)) < 0.5
-    labels = np.where(predicted, likeliest, dice.integers(0, vocabulary, (4, 8))).astype("i4")
-    arguments = values, inputs, labels, dice.random((4, 8)).astype("f4")
+    for variable in model.weights:  # so that losses differ between tokens, and B of LoRA is not zero
+        variable.assign(dice.standard_normal(variable.shape) * 0.3)
+    values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
+    inputs = {"token_ids": dice.integers(0, ROWS, (4, 8)).astype("i4"), "padding_mask": np.ones((4, 8), "i4")}
+    likeliest = jax.jit(lambda *values: model.stateless_call(*values, inputs)[0].argmax(-1))(*values)
+    predicted, weights = dice.random((4, 8)) < 0.5, dice.random((4, 8)).astype("f4")
+    labels = np.where(predicted, likeliest, dice.integers(0, ROWS, (4, 8))).astype("i4")
+
+    def figures(chunk):
+        token_losses.CHUNK = chunk
+
+        def total(trainable, frozen):
+            losses, correct, _ = token_losses.losses_and_correct(model, trainable, frozen, inputs, labels, True)
+            return (losses * weights).sum(), (losses, correct)
+
+        (_, (losses, correct)), gradients = jax.jit(jax.value_and_grad(total, has_aux=True))(*values)
+        return (np.asarray(correct) == predicted).mean(), [np.asarray(a, "f8") for a in (losses, *gradients)]
+
+    (whole, expected), (right, found) = figures(10**9), figures(1024)
     try:
         token_losses.losses_and_correct(model, *values, inputs, labels, True, z_loss=1e-4)
         refused = False
     except ValueError:
         refused = True
-    held, correct, found = measured(model, *arguments, chunk)
-    all_held, all_correct, expected = measured(model, *arguments, 10**9)
-    assert token_losses.head_of(model).chunks == 1 and len(found) == len(expected)
-    error = max(float(abs(a - b).max() / max(abs(b).max(), 1e-9)) for a, b in zip(found, expected))
-    right = float(min((correct == predicted).mean(), (all_correct == predicted).mean()))
-    return {"chunks": chunks, "error": error, "right": right, "memory": held / all_held, "refused": refused}
+    error = max(float(abs(a - b).max() / max(abs(b).max(), 1e-9)) for a, b in zip(found, expected, strict=True))
+    chunks = token_losses.head_of(model).chunks
+    return {"chunks": chunks, "error": error, "right": min(right, whole), "refused": refused}
 
 print("RESULT" + json.dumps([compared(*case) for case in json.loads(sys.argv[1])]))
 """
-GEMMA = {
-    "num_layers": 1, "num_query_heads": 4, "num_key_value_heads": 1, "hidden_dim": 8, "intermediate_dim": 16,
-    "head_dim": 4,
-}  # fmt: skip
-LLAMA = {
-    "num_layers": 1, "num_query_heads": 4, "num_key_value_heads": 4, "hidden_dim": 8, "intermediate_dim": 16,
-    "tie_word_embeddings": False,
-}  # fmt: skip
-CHUNK = 4096  # that of the last case is the one of models/token_losses.py
+SIZES = {"num_layers": 1, "num_query_heads": 4, "hidden_dim": 8, "intermediate_dim": 16}
+GEMMA = SIZES | {"num_key_value_heads": 1, "head_dim": 4}
+LLAMA = SIZES | {"num_key_value_heads": 4, "tie_word_embeddings": False}
 CASES = {
-    "Gemma 2, LoRA": (
-        ("GemmaBackbone", GEMMA | {"final_logit_soft_cap": 2.0}, 16_384, (1, 1), "lora", "float32", CHUNK),
-        4,
-    ),
-    "bfloat16, a head of its own": (("LlamaBackbone", LLAMA, 12_288, (1, 1), "full", "mixed_bfloat16", CHUNK), 3),
-    "a table over both axes of a mesh": (("GemmaBackbone", GEMMA, 32_768, (2, 4), "full", "float32", CHUNK), 2),
-    "a capped table by its width, over what sees the same tokens": (
-        (
-            "GemmaBackbone",
-            GEMMA | {"final_logit_soft_cap": 2.0},
-            16_384,
-            (2, 4),
-            "full",
-            "float32",
-            CHUNK,
-            {"token_embedding/embeddings": [None, "model"]},
-        ),
-        4,
-    ),
-    "more devices than records": (("GemmaBackbone", GEMMA, 16_384, (8, 1), "full", "float32", CHUNK), 4),
-    "rows over what sees other tokens": (
-        (
-            "GemmaBackbone",
-            GEMMA,
-            16_384,
-            (2, 4),
-            "full",
-            "float32",
-            CHUNK,
-            {"token_embedding/embeddings": ["batch", "model"]},
-        ),
-        1,
-    ),
-    "data parallel, LoRA": (("GemmaBackbone", GEMMA, 65_536, (4, 1), "lora", "float32", 32_768), 2),
+    "frozen, with a soft cap": (("GemmaBackbone", GEMMA | {"final_logit_soft_cap": 2.0}, (2, 4), "lora", "float32"), 4),
+    "bfloat16, a head of its own": (("LlamaBackbone", LLAMA, (1, 1), "full", "mixed_bfloat16"), 16),
 }
 
 
 def test_the_loss_in_chunks_is_the_loss():
     found = warm.result(warm.run("jax", LOSSES, json.dumps([arguments for arguments, _ in CASES.values()])))
     for (case, (_, count)), figures in zip(CASES.items(), found, strict=True):
+        assert figures["chunks"] == count and figures["refused"], case  # a z_loss, of which nothing would be made
+        narrow = case.startswith("bfloat16")  # whole, bfloat16 logits have ties
+        assert figures["error"] < (0.03 if narrow else 1e-4), case
+        assert figures["right"] > (0.8 if narrow else 0.999), case
+
+
+# Of arrays on meshes: chunked losses, without gradients and with them, beside those of all logits on one device.
+ON_MESHES = """
+import json, sys
+from tpulm.training import runtime
+runtime.start(1, 8)
+import jax, jax.numpy as jnp, keras_hub, numpy as np
+from tpulm.compat.keras import skip_initialization
+from tpulm.models import sharding, token_losses
+from tpulm.models.causal import construct
+from tpulm.specs.training_step import CausalArchitecture
+
+ROWS = 32_768
+token_losses.CHUNK, token_losses.SMALLEST = 1024, 512
+sizes, *cases = json.loads(sys.argv[1])
+with skip_initialization():
+    model = construct(CausalArchitecture("GemmaBackbone", sizes, ROWS))
+dice = np.random.default_rng(0)
+hidden, table = (dice.standard_normal(shape).astype("f4") for shape in ((4, 8, 8), (ROWS, 8)))
+hidden *= 0.3  # so that the cap makes no ties
+labels = (hidden @ table.T).argmax(-1)
+predicted, weights = dice.random((4, 8)) < 0.5, dice.random((4, 8)).astype("f4")
+labels = np.where(predicted, labels, dice.integers(0, ROWS, (4, 8))).astype("i4")
+
+def differentiated(losses_of, trained):
+    def total(hidden, table):
+        losses, correct = losses_of(hidden, table)
+        return (losses * weights).sum(), (losses, correct)
+
+    return jax.jit(jax.value_and_grad(total, (0, 1) if trained else 0, has_aux=True))
+
+def whole(cap):
+    def losses(hidden, table):
+        logits = jnp.einsum("bth,vh->btv", hidden, table)
+        logits = logits if cap is None else jnp.tanh(logits / cap) * cap
+        return token_losses.token_losses(logits, labels), token_losses.first_likeliest(logits) == labels
+    return losses
+
+expected = {cap: differentiated(whole(cap), True)(hidden, table) for cap in (None, 2.0)}
+found = []
+for mesh, layout, trained, cap in cases:
+    sharding.set_up(keras_hub.models.GemmaBackbone, mesh, "the.run.mesh", None, layout)
+    head = token_losses.head_of(model)
+    if head.chunks == 1:
+        found.append({"chunks": 1})
+        continue
+    head = head._replace(trained=trained, soft_cap=cap)
+    chunked = lambda hidden, table: token_losses.chunked(hidden, table, labels, head)
+    program = differentiated(chunked, trained).lower(hidden, table).compile()
+    (_, (losses, correct)), gradients = program(hidden, table)
+    (_, (wanted, _)), theirs = expected[cap]
+    plain, same = jax.jit(chunked)(hidden, table)
+    assert (np.asarray(correct) == predicted).all() and (np.asarray(same) == predicted).all()
+    pairs = [(losses, wanted), (plain, wanted), *zip(gradients if trained else [gradients], theirs)]
+    error = max(float(np.abs(np.asarray(a) - np.asarray(b)).max() / np.abs(b).max()) for a, b in pairs)
+    tokens = 32 // (mesh[0] if 4 % mesh[0] == 0 else 1)
+    logits = 4 * tokens * ROWS // (mesh[1] if head.axes[0] else 1)  # bytes of all that belong to a device
+    memory = program.memory_analysis().temp_size_in_bytes / logits
+    found.append({"chunks": head.chunks, "error": error, "memory": memory})
+print("RESULT" + json.dumps(found))
+"""
+# Mesh, layout of the table, whether it is trained, soft cap; chunks.
+MESHES = {
+    "one device": (((1, 1), None, True, 2.0), 32),
+    "both axes": (((2, 4), None, True, None), 8),
+    "by its width, over what sees the same tokens": (
+        ((2, 4), {"token_embedding/embeddings": [None, "model"]}, True, 2.0), 32
+    ),
+    "more devices than records": (((8, 1), None, True, None), 32),
+    "rows over what sees other tokens": (
+        ((2, 4), {"token_embedding/embeddings": ["batch", "model"]}, True, None), 1
+    ),
+    "frozen, both axes": (((2, 4), None, False, 2.0), 8),
+}  # fmt: skip
+
+
+def test_no_device_of_a_mesh_holds_all_logits():
+    job = json.dumps([GEMMA, *(arguments for arguments, _ in MESHES.values())])
+    found = warm.result(warm.run("jax", ON_MESHES, job))
+    for (case, (_, count)), figures in zip(MESHES.items(), found, strict=True):
         assert figures["chunks"] == count, case
         if count > 1:
-            assert figures["error"] < (0.03 if case.startswith("bfloat16") else 1e-4), case
-            assert figures["memory"] < 0.9, case
-            assert figures["refused"], case  # a z_loss, which nothing would have been made of
-            # Whole, bfloat16 logits have ties.
-            assert figures["right"] > (0.8 if case.startswith("bfloat16") else 0.999), case
+            assert figures["error"] < 1e-4 and figures["memory"] < 0.5, (case, figures)
 
 
 # What a chunked head makes of ties, how exact its gradients are, and how vocabularies are cut.

@@ -21,7 +21,7 @@ from tokenizers import models
 from tokenizers.trainers import UnigramTrainer
 from tpulm.core.errors import UserError
 from tpulm.corpus.documents import read_lengths, read_texts
-from tpulm.tokenization import folder, pipeline, sample, unigram, words
+from tpulm.tokenization import folder, pipeline, sample, words
 from tpulm.tokenization.encoding import Encoder
 from tpulm.tokenization.pipeline import Recipe
 from tpulm.tokenization.sample import Sample
@@ -75,7 +75,7 @@ for recipe in recipes:
 
 
 def test_threads_and_hash_seeds_do_not_matter(texts, tmp_path):
-    (tmp_path / "texts.json").write_text(json.dumps(texts[:500]))
+    (tmp_path / "texts.json").write_text(json.dumps(texts[:250]))
     printed = [
         subprocess.run(
             [sys.executable, "-c", TRAIN, tmp_path / "texts.json"], capture_output=True, text=True, check=True,
@@ -153,7 +153,7 @@ def test_a_size_that_is_said_to_be_allowed_can_be_trained(texts):
         train([[*texts[:300], lines]], Recipe("unigram", 12_000))
     most = int(str(error.value).split("allowed: ")[1].split()[0])
     assert most > 2000
-    for size in (most, most - 1, most * 2 // 3, 1000, 400):
+    for size in (most, 400):
         assert train([[*texts[:300], lines]], Recipe("unigram", size))[0].get_vocab_size() == size
 
 
@@ -232,14 +232,6 @@ def test_characters_beyond_the_coverage_are_unknown(kind):
 
 
 @pytest.mark.unit
-def test_the_coverage_is_that_of_sentencepiece():
-    characters = {"a": 60, "b": 30, "c": 5, "d": 5}
-    assert words.most_of(characters, 0.9) == {"a", "b"}
-    assert words.most_of(characters, 0.91) == {"a", "b", "c"}
-    assert words.most_of(characters, 1.0) == set("abcd")
-
-
-@pytest.mark.unit
 def test_an_indentation_is_a_token(texts, kind):
     code = [f"def {name}(x):\n        return {name}" for name in ("one", "two", "six") for _ in range(99)]
     code += texts[:300]
@@ -273,25 +265,6 @@ def test_pipeline_is_the_published_one(trained, kind):
     assert trained[kind].encode("A module", "A class").type_ids[0] == 0
     assert trained[kind].encode("A module", "A class").type_ids[-1] == 1
     assert [trained[kind].token_to_id(token) for token in pipeline.SPECIALS] == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.unit
-def test_seeds_are_the_repeated_substrings():
-    counts = {"abcab": 2, "bca": 1, "xabc": 1, "z": 5}
-    every = Counter()
-    for word, count in counts.items():
-        for start in range(len(word)):
-            for stop in range(start + 1, len(word) + 1):
-                every[word[start:stop]] += count
-    expected = {
-        piece: count
-        for piece, count in every.items()
-        if 2 <= len(piece) <= 4 and count >= 2 and all(every[piece + char] < count for char in "abcxz")
-    }
-    found = unigram.seed_pieces(counts, 100, 4)
-    assert dict(found) == expected
-    assert found == sorted(found, key=lambda item: (-len(item[0]) * item[1], item[0]))
-    assert unigram.seed_pieces(counts, 3, 4) == found[:3]
 
 
 WORDS = ["a b", "a  b", " a", "a ", "", "  ", "``x'' y", "▁▁a b", "\n a\n b", "a▁b", "''' '", "#a ##b" + "c#" * 99]

@@ -47,7 +47,9 @@ def on_jax(trained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("jax")
     built = copied(trained, folder)
     with edited(built) as config:
-        config["mlm"]["runs"]["tiny"] |= {"backend": "jax", "steps": 10, "schedule": {"shape": "constant"}}
+        run = config["mlm"]["runs"]["tiny"]
+        run |= {"backend": "jax", "steps": 10, "schedule": {"shape": "constant"}}
+        run["model"] |= {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
         config["prompts"]["fill_mask"] = ["Return the [MASK] of the list.", "The [MASK] is a string, isn't it ?"]
     with without("tensorflow", folder):
         built("mlm", "results/evaluation/mlm/tiny/scores.json", "--cores", "2")
