@@ -65,7 +65,7 @@ TOGETHER = [
 ALONE = (
     "openers",
     "openers-transformers4",
-    *(f"openers-{name}" for name in ("crates", "harness", "llama", "minicons")),
+    *(f"openers-{name}" for name in ("crates", "harness", "llama")),
 )
 REPLACED = r"(tensorflow|tensorflow-cpu|tensorflow-text|tf-keras|libtpu)=="
 

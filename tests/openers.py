@@ -21,7 +21,6 @@ LOCKS = {"transformers 5": "openers", "transformers 4": "openers-transformers4"}
 # What results are held against.
 OTHERS = {
     "llama.cpp": "openers-llama",
-    "minicons": "openers-minicons",
     "harness": "openers-harness",
     "crates": "openers-crates",
 }
