@@ -160,12 +160,17 @@ def shared(tmp_path_factory) -> Path:
 FIRST = [
     "slurm",
     "causal",
-    "plan",
+    "tuned_only",
     "attention",
+    "plan",
     "keys_of_runs",
     "keys_of_texts",
+    "task_training",
     "gcs",
+    "experiments",
+    "harness",
     "hosts",
+    "without_tensorflow",
     "mlm_jax",
     "tpu_vm",
     "workflow",
@@ -182,8 +187,10 @@ def names(nodeid: str) -> tuple[str, str]:
     """Return the group of a test, and what FIRST calls it."""
     path, _, test = nodeid.partition("::")
     name = Path(path).stem.removeprefix("test_")
-    if test.startswith("test_a_changed_key_"):  # of each half, a process has the states to begin from
-        name = "keys_of_texts" if re.search(r"-(corpus|finetune\.text)\]", test) else "keys_of_runs"
+    if name == "staleness" and re.search("changed_key|line_added|edit_reruns|only_their_code|new_and_renamed", test):
+        # These begin from states; of each half, a process has them.
+        of_texts = re.search(r"-(corpus|finetune\.text)\]|\[chatted|line_added", test)
+        name = "keys_of_texts" if of_texts else "keys_of_runs"
     name = TOGETHER.get(name, name)
     return nodeid if name in APART else name, name
 

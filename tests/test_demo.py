@@ -75,10 +75,10 @@ def test_only_the_page_of_this_machine_is_answered():
 
 
 @contextmanager
-def started(folder, *arguments):
+def started(folder, *arguments, **environment):
     """Give the address of a page, which is answered meanwhile; what goes wrong is said in `errors`."""
     command = [sys.executable, ROOT / "tools/demo.py", *arguments]
-    pipes = {"stdout": subprocess.PIPE, "text": True, "env": os.environ | warm.QUICK}
+    pipes = {"stdout": subprocess.PIPE, "text": True, "env": os.environ | warm.QUICK | environment}
     with open(folder / "errors", "w") as errors:
         process = subprocess.Popen(command, cwd=folder, stderr=errors, **pipes)
     try:
@@ -108,11 +108,8 @@ def demo(trained, tmp_path_factory):
     names = "results/base/small", "results/finetune/python", "results/mlm/tiny", "chat/results/base/talks"
     (program := folder / "browser").write_text(f'#!/bin/sh\necho "$1" > {folder}/opened\n')  # of a desktop
     program.chmod(0o755)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DISPLAY", ":99")
-        patch.setenv("BROWSER", str(program))
-        with started(folder, *names) as address:
-            yield address
+    with started(folder, *names, DISPLAY=":99", BROWSER=str(program)) as address:
+        yield address
     assert (folder / "opened").read_text() == f"{address}\n"
     assert fingerprints(trained / "results") == before
 
@@ -429,7 +426,7 @@ def test_models_are_named_or_there_is_a_sentence(trained, tmp_path):
     assert done.returncode == 1 and done.stderr.startswith("error: the run is big, ")
     done = start(tmp_path)
     assert done.returncode == 1 and done.stderr.startswith("error: there is no trained model in results")
-    assert "run `snakemake mlm`" in done.stderr
+    assert "run `snakemake`" in done.stderr
     shutil.copytree(trained / "results/mlm/tiny/checkpoints", tmp_path / "results/mlm/tiny/checkpoints")
     with pytest.raises(UserError, match=r"^the run is tiny, which is not finished .*; run `snakemake .*mlm`\.$"):
         choose_model("tiny", [], tmp_path / "results")

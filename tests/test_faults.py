@@ -176,7 +176,7 @@ def test_no_step_is_trained_on_other_devices_than_requested(small, stage, key, a
     assert refusal(small, state).startswith(f"{said}but this machine has no ")
     # Without the check of this machine, the job itself compares.
     done = warm.run(library, warm.DEBUG, state, folder=small.folder, code=1)
-    assert re.search(rf"error: {re.escape(said)}.* found 1 device\(s\) \((?i:cpu)\)", done.stdout + done.stderr)
+    assert re.search(rf"error: {re.escape(said)}.* found 1 device \((?i:cpu)\)", done.stdout + done.stderr)
     assert not (small / "debug" / state).exists()
 
 

@@ -73,8 +73,9 @@ def choose_model(run: str, available: Collection[str], results: Path) -> tuple[s
         stage, _, name = matches[0].partition("/")
         return stage, name
     problem = "which is ambiguous" if matches else "which is not a trained model"
+    command = f"snakemake {directory_option()}".rstrip()
     more = f"; allowed: {', '.join(matches)}." if matches else suggestion(name, available, "allowed")
-    more = more if available else "; no model there is finished yet: run `snakemake mlm`."
+    more = more if available else f"; no model there is finished yet: run `{command}`."
     unfinished = [model.partition("/")[0] for model in begun(results) if name in (model, model.partition("/")[2])]
     if unfinished and not matches:
         problem, more = "which is not finished", f"; run `snakemake {directory_option()}{unfinished[0]}`."
@@ -108,8 +109,8 @@ def results_and_config(configfile: list[Path] | None, results: Path | None) -> t
     anything = models(place) or begun(place) or (place / "tokenizer" / TOKENIZER_FILES["tokenizer"]).is_file()
     if not anything and results is None and configfile is None:
         if CONFIG.is_file() and (option := directory_option()):
-            raise UserError(f"there is no trained model in {from_workflow(place)}; run `snakemake {option}mlm`.")
-        raise UserError(f"there is no trained model in {place}; run `snakemake mlm`, or use -d or --configfile.")
+            raise UserError(f"there is no trained model in {from_workflow(place)}; run `snakemake {option.rstrip()}`.")
+        raise UserError(f"there is no trained model in {place}; run `snakemake`, or name an experiment with -d.")
     return place, config
 
 
