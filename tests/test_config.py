@@ -193,10 +193,10 @@ WRONG = [
         TENSORFLOW | {f"{TINY}.batch_size": 9, f"{TINY}.host_device_count": 2},
         f"{TINY}.batch_size is 9", "host_device_count, 2",
     ),
-    (TENSORFLOW | {f"{TINY}.microbatches": 3}, f"{TINY}.batch_size is 16", "microbatches, 3"),
+    (TENSORFLOW | {f"{TINY}.microbatches": 3}, f"{TINY}.batch_size is 8", "microbatches, 3"),
     (
         TENSORFLOW | {f"{TINY}.microbatches": 4, f"{TINY}.host_device_count": 8},
-        f"{TINY}.batch_size is 16", "8 times microbatches, 4",
+        f"{TINY}.batch_size is 8", "8 times microbatches, 4",
     ),
     (
         {f"{TINY}.model.hidden_size": 100, f"{TINY}.model.num_attention_heads": 3},

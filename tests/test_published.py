@@ -56,7 +56,7 @@ def test_answers_that_are_the_same_are_counted():
     ("run", "published", "said"),
     [
         ("mlm.runs.tiny", {"source": "x"}, r"mlm\.runs\.tiny\.published .*train_loss"),
-        ("mlm.runs.tiny", {"source": "x", "train_loss": 1, "last_steps": 9999}, r"published\.last_steps .*9999.*1200"),
+        ("mlm.runs.tiny", {"source": "x", "train_loss": 1, "last_steps": 9999}, r"published\.last_steps .*9999.*2100"),
         ("mlm.runs.tiny", {"source": "x", "answers": {"A [MASK].": ["b"]}}, r"published\.answers .*fill_mask"),
         (
             "finetune.runs.python",

@@ -47,12 +47,12 @@ def test_a_base_model_that_is_fetched_is_opened_as_its_runs_or_as_it_says():
 
 def test_segments_share_the_schedule_and_not_the_number_of_steps():
     run = run_of("mlm", "tiny")
-    longer = run_of("mlm", "tiny", mlm={"runs": {"tiny": {"steps": 1800}}})
-    assert run.segment_ends == [600, 1200] and longer.segment_ends == [600, 1200, 1800]
-    assert run.segment(600) == longer.segment(600)
-    assert run.segment(1200)["schedule"] == {"knots": [[600, 0.0025], [1200, 0.0]]}
-    assert longer.segment(1200)["schedule"] == {"knots": [[600, 0.0025], [1200, 0.0025]]}
-    assert "steps" not in run.segment(600)
+    longer = run_of("mlm", "tiny", mlm={"runs": {"tiny": {"steps": 3150}}})
+    assert run.segment_ends == [1050, 2100] and longer.segment_ends == [1050, 2100, 3150]
+    assert run.segment(1050) == longer.segment(1050)
+    assert run.segment(2100)["schedule"] == {"knots": [[1050, 0.002], [2100, 0.0]]}
+    assert longer.segment(2100)["schedule"] == {"knots": [[1050, 0.002], [2100, 0.002]]}
+    assert "steps" not in run.segment(1050)
 
 
 def test_determinism_is_in_a_recipe_only_where_bytes_are_not_promised():

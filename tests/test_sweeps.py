@@ -39,7 +39,7 @@ def test_a_sweep_is_a_run_for_each_combination():
     run = found["mlm"]["runs"]["tiny-learning_rate-3e-4-seed-2"]
     assert (run["learning_rate"], run["seed"]) == (3e-4, 2) and "sweep" not in run
     plain = complete(read_yaml(ROOT / "config.yaml"), "config.yaml")["mlm"]["runs"]["tiny"]
-    assert run | {"learning_rate": 2.5e-3, "seed": 0} == plain
+    assert run | {"learning_rate": 2e-3, "seed": 0} == plain
 
 
 def test_nested_keys_lists_and_required_keys_are_swept():
@@ -47,9 +47,9 @@ def test_nested_keys_lists_and_required_keys_are_swept():
     assert names(found)[-4:] == [
         f"python-weight_decay-{decay}-mesh-{mesh}" for decay in ("0", "0_1") for mesh in ("1x8", "8x1")
     ]
-    found = config({"steps": [1200, 1800]})
+    found = config({"steps": [2100, 3150]})
     del found["mlm"]["runs"]["tiny"]["steps"]  # the sweep gives it
-    assert names(found)[:2] == ["tiny-steps-1200", "tiny-steps-1800"]
+    assert names(found)[:2] == ["tiny-steps-2100", "tiny-steps-3150"]
     found = config({"seed": [0, 1]}, "base")
     found["finetune"]["runs"]["python"]["sweep"] = {"base": ["small-seed-0", "small-seed-1"]}
     assert "python-base-small-seed-1" in names(found)
@@ -97,7 +97,7 @@ def test_runs_that_differ_by_their_seed_are_a_row_with_mean_and_spread():
     assert [(group["name"], group["runs"]) for group in groups] == [
         ("own", 1), ("tiny-learning_rate-1e-4", 3), ("tiny-learning_rate-3e-4", 3), ("python", 1),
     ]  # fmt: skip
-    assert groups[1]["settings"] == {"batch_size": 16, "learning_rate": 1e-4} and groups[3]["settings"] == {}
+    assert groups[1]["settings"] == {"batch_size": 8, "learning_rate": 1e-4} and groups[3]["settings"] == {}
 
     def metrics(loss, text="corpus"):
         figures = {"loss": loss, "accuracy": 0.5, "predictions": 9}
@@ -107,5 +107,5 @@ def test_runs_that_differ_by_their_seed_are_a_row_with_mean_and_spread():
     rows = comparison_rows(groups, [*map(metrics, range(7)), metrics(3.0, "finetune-text")])
     assert [(row["validation_loss"], row["validation_loss_std"]) for row in rows] == [(0, ""), (2, 1), (5, 1), (3, "")]
     (row,) = (line for line in markdown(rows).splitlines() if "tiny-learning_rate-1e-4" in line)
-    assert "batch_size=16 learning_rate=0.0001" in row and "2.0000 +- 1.0000" in row
+    assert "batch_size=8 learning_rate=0.0001" in row and "2.0000 +- 1.0000" in row
     assert markdown(comparison_rows([], [])) == ""
