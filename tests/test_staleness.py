@@ -170,7 +170,7 @@ OTHER_NUMBERS = {
     "optimizer.global_clipnorm": 0.5, "precision": "mixed_bfloat16",
 }  # fmt: skip
 OTHER_RUN = OTHER_NUMBERS | {
-    "batch_size": 16, "learning_rate": 0.002, "evaluate_every": 5, "schedule.warmup_steps": 4,
+    "batch_size": 16, "learning_rate": 0.004, "evaluate_every": 5, "schedule.warmup_steps": 4,
 }  # fmt: skip
 OTHER_ON_JAX = {"microbatches": 2, "determinism": "steps", "remat": True, "steps_per_execution": 5}
 OTHER_PUBLISHED = {
