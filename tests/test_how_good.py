@@ -64,7 +64,7 @@ def test_the_config_names_the_checkpoints_that_are_scored(scored, tmp_path):
     steps = {which: scored(which).steps["mlm/tiny"] for which in ("best", "last", "all")}
     assert steps == {"best": [], "last": [1500], "all": [500, 1000, 1500]}
     assert scored("last").of_steps("mlm/tiny") == [f"{SCORES}/00001500/scores.json"]
-    assert chains()["mlm/tiny"].tokens_per_step == 16 * 128
+    assert chains()["mlm/tiny"].tokens_per_step == 8 * 128
     with pytest.raises(UserError, match=r"^evaluation\.checkpoints is all, .*mlm\.runs\.tiny has patience.* best"):
         scored("all", patience=2)
 
