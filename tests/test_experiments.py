@@ -98,7 +98,7 @@ def test_what_is_misspelled_or_forgotten_is_answered_with_what_to_type(both):
     for target in ("one", "experiments/one"):
         assert "did you mean -d experiments/one?" in refused("-n", target)
     configure(both, "typo", title=3)
-    assert refused("-d", "experiments/typo", "-n").startswith("experiments/typo/config.yaml: title is 3; ")
+    assert "experiments/typo/config.yaml: title is 3; " in refused("-d", "experiments/typo", "-n")
     assert "run `snakemake -d experiments/one" in told("try", "experiments/one", "tiny")
     configure(both, "earlier", experiment="earlier")  # the key of an earlier version
     sentence = refused("-d", "experiments/earlier", "-n")

@@ -948,7 +948,7 @@ def test_the_reason_is_given_in_old_and_new_values(built):
     write(built, "longer.yaml", config)
     reasons = jobs(built("-n", "--configfile", "longer.yaml").stdout)
     longer = reasons[MLM_SECOND]
-    assert "[[10, 0.0025], [12, 0.0025], [20, 0.0]] and is [[10, 0.0025], [20, 0.0025]]" in longer
+    assert "[[10, 0.002], [12, 0.002], [20, 0.0]] and is [[10, 0.002], [20, 0.002]]" in longer
     assert "batch_size was 4 and is 32" in reasons[BASE]
     assert reasons["read_part:corpus,00000"] == "seed was 0 and is 77"
 

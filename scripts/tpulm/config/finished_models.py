@@ -110,7 +110,9 @@ def results_and_config(configfile: list[Path] | None, results: Path | None) -> t
     if not anything and results is None and configfile is None:
         if CONFIG.is_file() and (option := directory_option()):
             raise UserError(f"there is no trained model in {from_workflow(place)}; run `snakemake {option.rstrip()}`.")
-        raise UserError(f"there is no trained model in {place}; run `snakemake`, or name an experiment with -d.")
+        raise UserError(
+            f"there is no trained model in {place}; run `snakemake`; an experiment needs -d, another config --configfile."
+        )
     return place, config
 
 
