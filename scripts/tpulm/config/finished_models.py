@@ -111,7 +111,7 @@ def results_and_config(configfile: list[Path] | None, results: Path | None) -> t
         if CONFIG.is_file() and (option := directory_option()):
             raise UserError(f"there is no trained model in {from_workflow(place)}; run `snakemake {option.rstrip()}`.")
         raise UserError(
-            f"there is no trained model in {place}; run `snakemake`; an experiment needs -d, another config --configfile."
+            f"there is no trained model in {place}; run `snakemake`; an experiment needs -d, a config --configfile."
         )
     return place, config
 
