@@ -198,7 +198,7 @@ def test_a_damaged_checkpoint_is_named(small, monkeypatch):
     state.write_text(text[:50])
     with pytest.raises(UserError, match=damaged.format(r"state\.json")):
         verified_previous(start_from)
-    # What the sentence says to do, mends it: tests/test_resume.py compares the bytes.
+    # The command in the sentence mends it: tests/test_resume.py compares the bytes.
     state.write_text(text)
     weights.unlink()
     planned = re.findall(r"^would run  (\w+)", small(target, "-n").stdout, re.M)

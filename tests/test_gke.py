@@ -314,7 +314,7 @@ def test_what_became_of_pods_is_a_sentence():
 
 @pytest.mark.long
 def test_a_failure_ends_in_one_sentence_and_a_preempted_pod_starts_again(workflow, bucket, tmp_path):
-    """What failed is deleted, and its log kept; so is a job for which no node comes."""
+    """A failed job is deleted, and its log kept; so is a job for which no node comes."""
     with Cluster(tmp_path, {"plain": ["preempted", "run"], "gpu": ["node"]}) as cluster:
         run = Folder(workflow, bucket, cluster)
         targets = [f"results/{name}.txt" for name in ("fails", "plain", "gpu")]

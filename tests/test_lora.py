@@ -248,7 +248,7 @@ def test_two_segments_are_one_run(preset, single, tmp_path, name, changes):
 
 
 def test_a_merged_model_gives_the_trainers_logits(jax_backend, preset, tmp_path):
-    """Of int8; tests/test_tuned_only.py has bfloat16."""
+    """The base is int8; tests/test_tuned_only.py has bfloat16."""
     import keras
     from tpulm.models.adapters import merged
     from tpulm.models.preset_folders import load_preset, save_preset

@@ -166,7 +166,9 @@ def test_a_figure_is_drawn_without_a_script_in_the_colors_of_the_page(monkeypatc
     alone = charts.intervals([rows[0] | {"low": None, "high": None}], [], "bits")
     assert "<title>bits: 2.125" in svg.figure(look, alone, "", svg.NARROW)
     curve = {"steps": list(range(1, 5001)), "values": [5.0 + 0.1 * (step % 7) for step in range(5000)]}
-    text = svg.figure(look, charts.training([{"label": "mlm/one", "loss": curve, "held_out": None}], 340), "", 340)
+    text = svg.figure(
+        look, charts.training_panels([{"label": "mlm/one", "loss": curve, "held_out": None}], 340), "", 340
+    )
     assert ">2,000</text>" in text and "concat_0_group" in text and len(text) < 20_000
 
 

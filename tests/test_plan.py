@@ -79,8 +79,8 @@ SMALL = {
     "masking": MASKING, "vocabulary": {"size": 1024, "pad": 3}, "mesh": [-1, 1], "precision": "float32",
     "sequence_length": 128, **COMMON, "batch_size": 32,
 }  # fmt: skip
-# Large by its vocabulary alone: the compiler takes long for dropout, and for what is in a layer. What could help but
-# for the mesh is in it already: each suggestion is compiled.
+# Large by its vocabulary alone: the compiler takes long for dropout, and for what is in a layer. Keys that could
+# help are set already, but for the mesh: each suggestion is compiled.
 LARGE = SMALL | NARROW | {"vocabulary": {"size": 1_000_000, "pad": 3}, "sequence_length": 64, "batch_size": 1}
 LARGE["model"] = SMALL["model"] | {"hidden_size": 2048, "num_attention_heads": 8, "intermediate_size": 512}
 GEMMA = COMMON | NARROW | {"vocab_size": 1024}

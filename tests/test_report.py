@@ -17,7 +17,7 @@ from conftest import ROOT
 from page_reader import Page, check_page
 from tpulm.report.page import SECTIONS
 
-# Of the embedded config, which has one run of each stage, and of which nothing is planned.
+# Sections of the example run: it has one run of each stage, and nothing of it is planned.
 SHOWN = [name for name in SECTIONS if name not in ("runs", "plan")]
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 needs_browser = pytest.mark.skipif(

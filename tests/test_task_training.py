@@ -298,7 +298,7 @@ def test_the_same_chain_has_the_same_bytes(scored, tmp_path):
 
 
 def test_predictions_that_are_no_numbers_are_refused(scored, tmp_path):
-    """Of labels, too, of which the likeliest would be the first."""
+    """NaN is refused for labels, too, where the likeliest would be the first."""
     workflow, folder = copied(scored, tmp_path), "results/evaluation/tasks/hub/mlm/asked"
     workflow.steady = True
     best = f"{folder}/pretrained-rate-0.003-seed-0/checkpoints/00000060/best.safetensors"
@@ -313,7 +313,7 @@ def test_predictions_that_are_no_numbers_are_refused(scored, tmp_path):
 
 @compiler
 def test_a_model_on_a_task_has_a_plan_and_a_cost(scored, tmp_path):
-    """Of all its chains; one of them, that of another seed, is still to be trained."""
+    """The plan is that of all its chains; one of them, with another seed, is still to be trained."""
     workflow = copied(scored, tmp_path)
     config = copy.deepcopy(FORMS)
     config["evaluation"]["tasks"] = {"which": TASKS["which"] | {"seeds": [0, 1], "resources": {"accelerator": "v5e-8"}}}

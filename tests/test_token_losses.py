@@ -4,7 +4,7 @@ import json
 
 import warm
 
-# Of models: losses and gradients of a training step, with the vocabulary in chunks and whole.
+# Losses and gradients of a training step of models, with the vocabulary in chunks and whole.
 LOSSES = """
 import json, sys
 from tpulm.training import runtime
@@ -74,7 +74,7 @@ def test_the_loss_in_chunks_is_the_loss():
         assert figures["right"] > (0.8 if narrow else 0.999), case
 
 
-# Of arrays on meshes: chunked losses, without gradients and with them, beside those of all logits on one device.
+# Arrays on meshes: chunked losses, without gradients and with them, beside those of all logits on one device.
 ON_MESHES = """
 import json, sys
 from tpulm.training import runtime

@@ -86,6 +86,7 @@ def test_a_mistake_in_a_csv_file_is_found_by_what_a_user_sees():
     # The second row is read into the first: no document is lost in silence.
     assert "rows.csv, line 2: " in rows_refused("rows.csv", 'text\n"a\n"b"\nc\n')
     assert "rows.csv has 2 columns text " in rows_refused("rows.csv", "text,text\na,b\n")
+    assert "found: words." in rows_refused("late.csv", "\n\nwords\na\n")
     assert 'found: "text ", "label"' in rows_refused("header.csv", "text ,label\na,b\n")
 
 

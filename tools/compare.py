@@ -84,7 +84,7 @@ def tables(names: list[str]) -> Iterator[str]:
     for folder in folders:
         found = {stage: sorted(folder.glob(f"{stage}/*/metrics.json")) for stage in STAGES}
         if not any(found.values()):
-            raise UserError(f"{folder} has no finished runs; run `snakemake mlm`, or name a folder with results.")
+            raise UserError(f"{folder} has no finished runs; run `snakemake`, or name a folder with results.")
         for stage, paths in found.items():
             runs[stage] += [(folder, path.parent) for path in paths]
     metrics = {run: read_json(run / "metrics.json") for own in runs.values() for _, run in own}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tpulm.core.files import read_json
 from tpulm.core.job import job
-from tpulm.report.charts import training
+from tpulm.report.charts import training_panels
 from tpulm.report.curves import curve, held_out_of
 from tpulm.report.sources import columns_of
 from tpulm.report.svg import save_svg
@@ -21,4 +21,4 @@ with job(snakemake.log[0], f"{snakemake.wildcards.stage} {snakemake.wildcards.ru
     curves["held_out"] = held_out_of(history, states)
     best, name = states[-1]["best"], f"{snakemake.wildcards.stage}: {snakemake.wildcards.run}"
     title = f"{name}; points are the held-out (validation) loss, best {best['evaluation']['loss']:.3f}"
-    save_svg({"title": title} | training([{"label": name, **curves}], 700), snakemake.output[0])
+    save_svg({"title": title} | training_panels([{"label": name, **curves}], 700), snakemake.output[0])

@@ -200,7 +200,7 @@ def read_csv(file: str, form: Form) -> Documents:
         rows = csv.reader(io.TextIOWrapper(data, encoding="utf-8-sig", newline=""), strict=True)
         line, batch = 1, []
         try:
-            names = next(rows, [])
+            names = next(filter(None, rows), [])  # empty lines may be before it
             form.check(file, names)
             places = [names.index(column) for column in form.columns]
             line = rows.line_num + 1

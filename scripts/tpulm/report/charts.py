@@ -120,7 +120,7 @@ def timeline(jobs: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, An
 POINTS = 400  # of a curve; of many runs, curves have fewer
 RAW = 8  # up to so many runs, the losses of single steps are drawn behind their means
 MEANS = ("loss", "accuracy", "gradient_norm")
-# Of each curve its title, scale and axis, in the order of the panels.
+# Title, scale and axis of each curve, in the order of the panels.
 PANELS = {
     "loss": ("loss, nats per token", {"zero": False}, {}),
     "accuracy": ("accuracy", {}, {"format": ".0%"}),
@@ -165,7 +165,7 @@ def mean_of(curve: Mapping[str, list]) -> dict[str, list]:
     return {"steps": curve["steps"][window - 1 :], "values": means.tolist()}
 
 
-def training(runs: Sequence[Mapping[str, Any]], width: int) -> dict:
+def training_panels(runs: Sequence[Mapping[str, Any]], width: int) -> dict:
     """Return panels over the steps, one for each of PANELS that a run has; a color for each run.
 
     runs  label, and curves of `tpulm.report.curves.curves_of`

@@ -85,7 +85,7 @@ def training(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
     curves = [run for run in curves if run["loss"]]
     return {
         "files": [file for run in curves for file in run.pop("files")],
-        "curves": {width: charts.training(curves, width) for width in (svg.WIDE, svg.NARROW)} if curves else {},
+        "curves": {width: charts.training_panels(curves, width) for width in (svg.WIDE, svg.NARROW)} if curves else {},
         "points": [
             {
                 key: charts.thinned(value, charts.points_of(curves)) if isinstance(value, dict) else value

@@ -36,7 +36,7 @@ def save_svg(spec: dict[str, Any], path: str) -> None:
 
 
 WIDE, NARROW, HALF = 930, 340, 430  # pixels
-# What the page does not need of the SVG: the font, roles of what is in a figure, values by default, and empty paths.
+# Parts of the SVG that the page does not need: the font, roles of single marks, default values, and empty paths.
 UNUSED = re.compile(
     r' (?:role|aria-[a-z]+|pointer-events|font-family|xmlns:xlink|version|stroke-miterlimit)="[^"]*"'
     r'| (?:opacity|stroke-width)="1"|<path class="\w+ground"[^>]* d="(?:M0,0h0v0h0Z)?"[^>]*/>'
