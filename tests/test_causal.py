@@ -41,11 +41,11 @@ def prose(documents, seed=0):
 @pytest.fixture(scope="module")
 def jax_backend():
     """Keras on JAX with eight virtual devices, see `warm.run`; afterwards other tests may import TensorFlow again."""
-    from tpulm.compat import tensorflow
+    from tpulm.compat import optional_imports
     from tpulm.training import runtime
 
     environment = dict(os.environ)
-    modules = {name: sys.modules[name] for name in tensorflow.MODULES if name in sys.modules}
+    modules = {name: sys.modules[name] for name in optional_imports.TENSORFLOW if name in sys.modules}
     os.environ |= warm.QUICK
     runtime.start(cpu_threads=1, host_device_count=8)
     import jax
@@ -58,7 +58,7 @@ def jax_backend():
     keras.distribution.set_distribution(None)
     os.environ.clear()
     os.environ.update(environment)
-    for name in tensorflow.MODULES:
+    for name in optional_imports.TENSORFLOW:
         del sys.modules[name]
     sys.modules.update(modules)
 

@@ -2,11 +2,13 @@
 
 import ast
 import re
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from tpulm.compat.optional_imports import TABLES, TENSORFLOW, kept_out
 
 ROOM = ROOT / "scripts/tpulm/compat"
 SOURCES = [
@@ -39,6 +41,14 @@ def test_no_function_of_a_library_is_replaced_outside_of_the_room():
             assert not replaces_a_function(node, functions), f"{path}:{node.lineno}: to scripts/tpulm/compat with it"
 
 
+def importable(name: str) -> bool:
+    """Return whether this process can import a package."""
+    try:
+        return find_spec(name) is not None
+    except ValueError:  # None in the place of the module
+        return False
+
+
 def private_names(tree: ast.AST) -> set[str]:
     """Return the private names that a module takes of other objects, but for those that it defines."""
     found = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
@@ -58,3 +68,13 @@ def test_what_the_room_takes_of_a_library_is_in_it(library):
     for file in Path(find_spec(library).origin).parent.rglob("*.py"):
         words |= names & set(re.findall(r"\w+", file.read_text(errors="replace")))
     assert names and sorted(names - words) == []
+
+
+@pytest.mark.unit
+def test_jobs_import_their_tables_and_no_tensorflow_after_keras(monkeypatch):
+    for name in (*TENSORFLOW, *TABLES):
+        monkeypatch.setitem(sys.modules, name, None)
+        monkeypatch.delitem(sys.modules, name)
+    with kept_out():
+        assert not any(importable(name) for name in (*TENSORFLOW, *TABLES))
+    assert not any(map(importable, TENSORFLOW)) and all(map(importable, TABLES))

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-from tpulm.compat.tensorflow import keep_out
+from tpulm.compat.optional_imports import kept_out
 from tpulm.core import processes
 from tpulm.core.accelerators import check_devices
 from tpulm.core.devices import accelerator_here, cache_folder, gpu_here, ignore_settings, keep_to_cpu, tpu_here
@@ -53,7 +53,6 @@ def start(
 
     Raises UserError if there are other devices than `resources` request.
     """
-    keep_out()
     ignore_settings()
     os.environ["KERAS_BACKEND"] = "jax"
     if on_cpu:
@@ -85,12 +84,12 @@ def start(
             cluster_detection_method="deactivate",  # Slurm's would leave each process one GPU of its many
             shutdown_timeout_seconds=3600,
         )
+    with kept_out():
         import keras
+        import keras_hub  # noqa: F401
 
+    if processes.count() > 1:
         keras.utils.set_random_seed(0)  # all processes must draw the same, also weights that loading replaces
-    import keras
-    import keras_hub  # noqa: F401
-
     if resources:
         import jax
 
