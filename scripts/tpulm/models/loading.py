@@ -4,11 +4,13 @@ Needs tpulm.training.runtime.start first.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import jax
 import keras
 import numpy as np
+from scipy.special import softmax
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
@@ -19,6 +21,7 @@ from tpulm.specs.training_step import ModelSpec
 from tpulm.tokenization.tokenizer import TextTokenizer
 
 TOP = 5  # answers to a mask
+LENGTH_STEP = 32  # prompts are padded to multiples of it, so that few lengths are compiled
 
 
 def load_masked(folder: Path, where: str, recipe: Mapping) -> tuple[keras.Model, Sharded]:
@@ -47,6 +50,7 @@ class FillMask:
         self.mask = self.tokenizer.piece(self.tokenizer.special["mask"])
         self.spaces = read_json(folder / "tokenizer_config.json").get("clean_up_tokenization_spaces", False)
         self.model, self.sharded = opened or load_masked(folder, str(folder), {"mesh": [1, 1]})
+        self.predict = jax.jit(partial(self.model.stateless_call, training=False))
 
     def __call__(self, prompt: str) -> list[dict]:
         """Return the five most likely tokens for the [MASK] of a prompt: score, token, token_str, sequence.
@@ -57,17 +61,23 @@ class FillMask:
 
     def all(self, prompt: str) -> list[list[dict]]:
         """Return the answers for each [MASK] of a prompt, all of which stay masked."""
-        ids = np.array([self.tokenizer.fast.encode(prompt.replace("[MASK]", self.mask)).ids], np.int32)
+        ids = np.array(self.tokenizer.fast.encode(prompt.replace("[MASK]", self.mask)).ids, np.int32)
         most = self.model.backbone.max_sequence_length
-        if ids.shape[1] > most:
-            raise UserError(f'the prompt "{prompt}" has {ids.shape[1]} tokens; allowed: at most {most}.')
-        positions = np.argwhere(ids[0] == self.tokenizer.special["mask"]).T.astype(np.int32)
-        inputs = {"token_ids": ids, "padding_mask": np.ones_like(ids), "mask_positions": positions}
+        if len(ids) > most:
+            raise UserError(f'the prompt "{prompt}" has {len(ids)} tokens; allowed: at most {most}.')
+        positions = np.flatnonzero(ids == self.tokenizer.special["mask"]).astype(np.int32)
+        padding = (0, min(most, -(-len(ids) // LENGTH_STEP) * LENGTH_STEP) - len(ids))
+        inputs = {
+            "token_ids": np.pad(ids, padding, constant_values=self.tokenizer.special["pad"])[None],
+            "padding_mask": np.pad(np.ones_like(ids), padding)[None],
+            "mask_positions": positions[None],
+        }
+        variables = self.model.trainable_variables, self.model.non_trainable_variables
+        logits, _ = self.predict(*([variable.value for variable in group] for group in variables), inputs)
         answers = []
-        for position, logits in zip(positions[0], self.model(inputs, training=False)[0], strict=True):
-            scores = np.asarray(jax.nn.softmax(logits))
+        for position, scores in zip(positions, softmax(np.asarray(logits[0]), axis=-1), strict=True):
             best = np.argsort(-scores, kind="stable")[:TOP]
-            answers.append([self.answer(ids[0], int(position), int(token), float(scores[token])) for token in best])
+            answers.append([self.answer(ids, int(position), int(token), float(scores[token])) for token in best])
         return answers
 
     def answer(self, ids: np.ndarray, position: int, token: int, score: float) -> dict:
