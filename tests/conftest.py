@@ -389,24 +389,14 @@ evaluation: {text: {masked_documents: 2}}
 """
 
 
-def reduced(workflow: Workflow, segments: dict | None = None, **sections: dict) -> None:
-    """Write small.yaml into a workflow: the shipped config, cut down, with whole `sections` replaced.
-
-    segments  keys for the runs of `mlm`, `base` and `finetune`, such as steps
-    """
+def reduced(workflow: Workflow, **sections: dict) -> None:
+    """Write small.yaml into a workflow: the shipped config, cut down, with whole `sections` replaced."""
     config = read_yaml(workflow / "config.yaml")
     for run in (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["finetune"]["runs"]["python"]):
         del run["schedule"]  # its steps are longer than the cut-down runs
     config.get("evaluation", {}).pop("tasks", None)  # tests/test_task_training.py has its own
     merge_mappings(config, YAML(typ="safe", pure=True).load(SMALL))
-    for stage, run in zip(
-        ("mlm", "base", "finetune"),
-        (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["finetune"]["runs"]["python"]),
-        strict=True,
-    ):
-        run |= (segments or {}).get(stage, {})
-    config |= sections
-    write_yaml(workflow / "small.yaml", config)
+    write_yaml(workflow / "small.yaml", config | sections)
 
 
 def write_record(folder: Path, log: str, rule: str, start: float, end: float, inputs=(), outputs=(), **more) -> None:
