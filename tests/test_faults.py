@@ -293,24 +293,6 @@ ALLOW = (
 )
 
 
-def run_on(folder, options, *command):
-    """Run a command with results/ on a small file system; print which files are there at the end."""
-    probe = subprocess.run(
-        ["unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False
-    )
-    if probe.returncode:
-        pytest.skip(f"no mount in a namespace here; {ALLOW}")
-    (folder / "results").mkdir(exist_ok=True)
-    script = (
-        f"mount -t tmpfs -o {options} none results && "
-        f"{shlex.join([sys.executable, *command])}; echo CODE $?; find results -type f | sort | sed 's/^/LEFT /'"
-    )
-    return subprocess.run(
-        ["unshare", "-Urm", "sh", "-c", script], cwd=folder, text=True, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    ).stdout  # fmt: skip
-
-
 EXHAUSTED = """
 import sys
 from tpulm.core.job import job
@@ -352,8 +334,20 @@ with job("job.log", "base x"):
 
 
 def run_full(folder, size):
-    """Save a checkpoint where the disk is this small; return the files that are left, all of which must be whole."""
-    out = run_on(folder, f"size={size}", "-c", SAVES, str(ROOT / "scripts"))
+    """Save a checkpoint where the disk is this small; return the files that are left."""
+    probe = subprocess.run(
+        ["unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False
+    )
+    if probe.returncode:
+        pytest.skip(f"no mount in a namespace here; {ALLOW}")
+    (folder / "results").mkdir(exist_ok=True)
+    command = shlex.join([sys.executable, "-c", SAVES, str(ROOT / "scripts")])
+    script = (
+        f"mount -t tmpfs -o size={size} none results && {command}; "
+        "echo CODE $?; find results -type f | sort | sed 's/^/LEFT /'"
+    )
+    done = subprocess.run(["unshare", "-Urm", "sh", "-c", script], cwd=folder, capture_output=True, text=True)
+    out = done.stdout + done.stderr
     assert re.search(r"^CODE 1$", out, re.M) and "Traceback (most recent call last)" not in out, out[-5000:]
     assert re.search(r"^\[.*\] error: No space left on device", out, re.M), out[-3000:]
     return re.findall(r"^LEFT results/(.*)$", out, re.M)
