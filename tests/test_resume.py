@@ -70,7 +70,7 @@ def test_a_run_that_stops_early_and_is_thinned(built):
     def change(**keys):
         configured(built, {f"base.small.{key}": value for key, value in keys.items()}, "config.yaml")
 
-    change(steps=30, learning_rate=1e-30, schedule={"shape": "constant"}, patience=1, keep_checkpoints="last")
+    change(steps=30, learning_rate=1e-30, patience=1, keep_checkpoints="last")
     built(f"{BASE}/history.csv", "--cores", "2")
     folder = built / f"{BASE}/checkpoints"
     last = json.loads((folder / "00000030/state.json").read_text())
@@ -90,11 +90,21 @@ def test_a_run_that_stops_early_and_is_thinned(built):
     assert [path.parent.name for path in folder.glob("*/weights.safetensors")] == ["00000030"]
     assert (folder / "00000010/history.csv").is_file() and (folder / "00000010/state.json").is_file()
     assert "files are ok" in built("verify").stdout
-    # What was thinned is no reason to train it again: a run that is made longer goes on from its last checkpoint.
-    change(steps=40)
-    assert re.findall(r"would run  train_base (.*?)  reason", built(f"{BASE}/history.csv", "-n").stdout) == [
-        "small 00000040"
-    ]
+
+
+@pytest.mark.long
+def test_longer_and_thinned(built):
+    """A run that is made longer and thinned is made longer again, and no segment is trained twice."""
+    before = {}
+    for steps in (20, 40):
+        keys = {"steps": steps, "schedule": {"shape": "constant"}, "keep_checkpoints": "last"}
+        configured(built, {f"base.small.{key}": value for key, value in keys.items()}, "config.yaml")
+        built("base", "--cores", "2")
+        kept = [path.parent.name for path in (built / f"{BASE}/checkpoints").glob("*/weights.safetensors")]
+        now = checkpoints(built)
+        assert kept == [f"{steps:08d}"] and before.items() <= now.items()
+        before = now
+    assert "Nothing to be done" in built("base", "-n").stdout
 
 
 @pytest.mark.long
