@@ -189,7 +189,7 @@ def names(nodeid: str) -> tuple[str, str]:
     name = Path(path).stem.removeprefix("test_")
     if name == "staleness" and re.search("changed_key|line_added|edit_reruns|only_their_code|new_and_renamed", test):
         # These begin from states; of each half, a process has them.
-        of_texts = re.search(r"-(corpus|finetune\.text)\]|\[chatted|line_added", test)
+        of_texts = re.search(r"\[(named|filtered|asked|chatted|mixed)\]|line_added", test)
         name = "keys_of_texts" if of_texts else "keys_of_runs"
     name = TOGETHER.get(name, name)
     return nodeid if name in APART else name, name
@@ -323,6 +323,13 @@ def changed(config: dict, changes: dict) -> dict:
     return config
 
 
+def configured(workflow: Workflow, changes: dict, name: str = "changed.yaml") -> tuple[str, str]:
+    """Write the config of a workflow with other values at dotted paths, see `changed`, as a file; return its option."""
+    # Written as JSON, which is YAML, and quicker than its library. What stands twice must not become one by an anchor.
+    (workflow / name).write_text(json.dumps(changed(read_yaml(workflow / "config.yaml"), changes)))
+    return "--configfile", name
+
+
 def evaluations_of(config):
     """Return the scores of a completed config whose artifacts are not made."""
     return Evaluations(Outline(config), lambda path: False)
@@ -340,6 +347,14 @@ def copied(workflow: Workflow, folder: Path) -> Workflow:
 
 
 @pytest.fixture
+def built(trained, tmp_path) -> Workflow:
+    """A copy of `trained`, to be changed, but for its code."""
+    workflow = copied(trained, tmp_path)
+    workflow.steady = True
+    return workflow
+
+
+@pytest.fixture
 def fresh(tmp_path) -> Workflow:
     """A copy in which nothing has been built."""
     return Workflow(tmp_path / "workflow")
@@ -354,8 +369,8 @@ mlm:
   runs:
     tiny:
       backend: tensorflow
-      model: {architecture: roberta, intermediate_size: 512, max_position_embeddings: 132, hidden_dropout_prob: 0.0,
-              attention_probs_dropout_prob: 0.0}
+      model: {architecture: roberta, num_hidden_layers: 1, intermediate_size: 512, max_position_embeddings: 132,
+              hidden_dropout_prob: 0.0, attention_probs_dropout_prob: 0.0}
       steps: 20
       checkpoint_every: 10
       batch_size: 8
@@ -363,7 +378,7 @@ mlm:
       schedule: {shape: wsd, warmup_steps: 2, decay_steps: 8}
 base:
   small:
-    {vocab_size: 400, steps: 20, checkpoint_every: 10, batch_size: 4, microbatches: 1,
+    {model: {num_layers: 1}, vocab_size: 400, steps: 20, checkpoint_every: 10, batch_size: 4, microbatches: 1,
      schedule: {shape: wsd, warmup_steps: 2, decay_steps: 5}}
 finetune:
   text: {max_documents: 300, held_out: {validation: 0.004, test: 0.004}}
@@ -374,24 +389,14 @@ evaluation: {text: {masked_documents: 2}}
 """
 
 
-def reduced(workflow: Workflow, segments: dict | None = None, **sections: dict) -> None:
-    """Write small.yaml into a workflow: the shipped config, cut down, with whole `sections` replaced.
-
-    segments  keys for the runs of `mlm`, `base` and `finetune`, such as steps
-    """
+def reduced(workflow: Workflow, **sections: dict) -> None:
+    """Write small.yaml into a workflow: the shipped config, cut down, with whole `sections` replaced."""
     config = read_yaml(workflow / "config.yaml")
     for run in (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["finetune"]["runs"]["python"]):
         del run["schedule"]  # its steps are longer than the cut-down runs
     config.get("evaluation", {}).pop("tasks", None)  # tests/test_task_training.py has its own
     merge_mappings(config, YAML(typ="safe", pure=True).load(SMALL))
-    for stage, run in zip(
-        ("mlm", "base", "finetune"),
-        (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["finetune"]["runs"]["python"]),
-        strict=True,
-    ):
-        run |= (segments or {}).get(stage, {})
-    config |= sections
-    write_yaml(workflow / "small.yaml", config)
+    write_yaml(workflow / "small.yaml", config | sections)
 
 
 def write_record(folder: Path, log: str, rule: str, start: float, end: float, inputs=(), outputs=(), **more) -> None:

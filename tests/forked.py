@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -26,6 +27,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 TESTS = Path(__file__).parent
 # What libraries read while they are imported: a job with other values needs a process that imports them itself.
@@ -297,6 +299,9 @@ def preload(what: str) -> Callable:
         importlib.import_module("snakemake.storage")
         importlib.import_module("ruamel.yaml")
         importlib.import_module("kubernetes.config.kube_config")  # 700 modules, see `snakemake` below
+        for name in ("fsspec", "jinja2.sandbox", "smart_open"):
+            importlib.import_module(name)
+        parse_rules()
         return snakemake
     for name in ("snakemake.iocontainers", "snakemake.logging", "numpy", "pyarrow.parquet", "safetensors.numpy"):
         importlib.import_module(name)
@@ -318,11 +323,39 @@ def preload(what: str) -> Callable:
     return script
 
 
+PARSED: dict[bytes, tuple[str, dict[int, int], int]] = {}  # by content: code, its lines in the file, number of rules
+PLACE = "/place/of/rules"  # stands in that code for the path of the file
+
+
+def parse_rules() -> None:
+    """Have Snakemake parse the files of rules of this project, which is a quarter of the work of a dry run."""
+    parse = importlib.import_module("snakemake.parser").parse
+    place = SimpleNamespace(get_path_or_uri=lambda secret_free: PLACE)
+    for file in (TESTS.parent / "Snakefile", *(TESTS.parent / "rules").glob("*.smk")):
+        content, lines = file.read_bytes(), {}
+        source = SimpleNamespace(open=lambda _, content=content: io.StringIO(content.decode()))
+        code, rules = parse(place, SimpleNamespace(sourcecache=source), lines)
+        PARSED[content] = code, lines, rules
+    workflow = importlib.import_module("snakemake.workflow")
+
+    def parsed(path, of, linemap, rulecount=0):
+        name = path.get_path_or_uri(secret_free=True)
+        content = Path(name).read_bytes() if os.path.isfile(name) else b""
+        if content not in PARSED:
+            return parse(path, of, linemap=linemap, rulecount=rulecount)
+        code, lines, rules = PARSED[content]
+        linemap.update(lines)
+        return code.replace(PLACE, name), rulecount + rules
+
+    workflow.parse = parsed
+
+
 @cache
 def read_code(folder: str) -> None:
     """Import the modules that the rules import, read the schema, and follow the imports of the scripts."""
     sys.path.insert(0, folder)
-    for name in ("workflow.start", "workflow.resources", "corpus.sources"):
+    of_workflow = ("keeping", "pace", "publishing", "reasons", "resources", "start", "terminal")
+    for name in ("corpus.files", "corpus.sources", *(f"workflow.{module}" for module in of_workflow)):
         importlib.import_module(f"tpulm.{name}")
     importlib.import_module("tpulm.config.reading").schema()
     imported_files = importlib.import_module("tpulm.core.code_digest").imported_files

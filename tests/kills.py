@@ -1,8 +1,4 @@
-"""Kill a workflow at seeded random moments, go on with a plain `snakemake`.
-
-Each kill is SIGKILL to the whole process group. Most wait until a trainer is between the first and the last step of
-a segment, by its log; the others until a file is half-written. Beside that, what tests of faults share.
-"""
+"""Kill a workflow in its jobs, go on with a plain `snakemake`; beside that, what tests of faults share."""
 
 import base64
 import contextlib
@@ -17,29 +13,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from conftest import Workflow, reduced, write_yaml
+from conftest import Workflow, write_yaml
 from tpulm.config.reading import read_yaml
 from tpulm.core import files, ledger
 
 # Measured with a clock: the only files that differ from run to run.
 TIMED = {"timings.csv", "jobs.json", "report.html"}
-TRAINERS = {"mlm": ["logs/mlm/*/[0-9]*.log"], "causal": ["logs/base/*/[0-9]*.log", "logs/finetune/*/[0-9]*.log"]}
-# What is asked for where a trainer is to be killed: the other one would be done before, on another machine.
-TARGETS = {"mlm": ["mlm"], "causal": ["finetune"]}
 
 
 def fingerprints(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of every artifact, but those that a clock decides."""
     found = files.fingerprints(folder).items()
     return {name: digest for name, digest in found if Path(name).name not in TIMED and not name.startswith("jobs/")}
-
-
-def prepare(folder: Path, segments: dict) -> Workflow:
-    """Return a workflow whose config.yaml is small, with `segments` for its three kinds of runs."""
-    workflow = Workflow(folder)
-    reduced(workflow, segments)
-    (workflow / "small.yaml").rename(workflow / "config.yaml")
-    return workflow
 
 
 @contextlib.contextmanager
@@ -50,18 +35,15 @@ def edited(workflow: Workflow, name: str = "config.yaml") -> Iterator[dict]:
     write_yaml(workflow / name, json.loads(json.dumps(config)))
 
 
-def within_a_segment(workflow: Workflow, trainer: str, since: float) -> set[str]:
-    """Return the logs, written to after `since`, of segments that have made a step and not yet their last."""
-    found = set()
-    for pattern in TRAINERS[trainer]:
-        for path in workflow.folder.glob(pattern):
-            try:
-                text = path.read_text() if path.stat().st_mtime >= since else ""
-            except FileNotFoundError:  # the next job has just begun
-                continue
-            if "\nstep " in text and "held-out loss" not in text and "stopped" not in text:
-                found.add(str(path.relative_to(workflow.folder)))
-    return found
+def flipped(data: bytes, place: int) -> bytes:
+    """Return data with a bit flipped."""
+    return data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
+
+
+def flip(path: Path, share: float = 0.5) -> None:
+    """Flip a bit of a file, at a share of its length."""
+    data = path.read_bytes()
+    path.write_bytes(flipped(data, int(len(data) * share)))
 
 
 def half_written(workflow: Workflow) -> list[Path]:
@@ -93,26 +75,6 @@ def start(workflow: Workflow, *targets: str) -> subprocess.Popen:
     return subprocess.Popen(
         command, cwd=workflow.folder, env=environment, stdout=log, stderr=log, start_new_session=True
     )
-
-
-def kill_at(workflow: Workflow, process: subprocess.Popen, kind: str, dice: random.Random) -> bool:
-    """Kill the process group at a moment of this kind; return False where the workflow ended before."""
-    launched, seen, skip = time.time() - 1, set(), dice.choice((0, 0, 1))
-    delay = dice.uniform(0.0, 1.5) if kind in TRAINERS else 0.0
-    while process.poll() is None:
-        if kind in TRAINERS:
-            seen |= within_a_segment(workflow, kind, launched)
-            ready = len(seen) > skip
-        else:
-            ready = any(path.parent.parent.name == "checkpoints" for path in half_written(workflow))
-        if ready:
-            time.sleep(delay)
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                return True
-        time.sleep(0.05 if kind in TRAINERS else 0.0005)
-    return False
 
 
 def attempts(workflow: Workflow) -> dict[str, tuple[str, str, int, bool]]:
@@ -153,33 +115,6 @@ def kill_in_rules(workflow: Workflow, rules: set[str], dice: random.Random) -> t
         listed = [sorted(job.split()) for job in re.findall("would run  (.+?)  reason: ", workflow("-n").stdout)]
         forgotten += [job for job in cut if sorted(job.split()) not in listed]
     return within, forgotten
-
-
-def torment(workflow: Workflow, kinds: list[str], seed: int) -> dict[str, int]:
-    """Kill a workflow once for each of `kinds`, then let it finish; return how many kills hit what.
-
-    Raises AssertionError where a finished checkpoint was made again, or the workflow does not go on.
-    """
-    dice = random.Random(seed)
-    hits = {"kills": 0, "mlm": 0, "causal": 0, "writing": 0}
-    for kind in kinds:
-        finished, since = checkpoints(workflow), time.time() - 1
-        killed = kill_at(workflow, start(workflow, *TARGETS.get(kind, [])), kind, dice)
-        now = checkpoints(workflow)
-        again = [name for name, inode in finished.items() if now.get(name) != inode]
-        assert not again, f"made again though finished before the kill: {again}"
-        if not killed:
-            break
-        hits["kills"] += 1
-        hits["writing"] += bool(half_written(workflow))
-        for trainer in TRAINERS:
-            hits[trainer] += bool(within_a_segment(workflow, trainer, since))
-        print(f"kill {hits['kills']} ({kind}): {len(now)} checkpoints; so far {hits}", flush=True)
-    code = start(workflow).wait()
-    assert code == 0, (workflow / "snakemake.out").read_text()[-3000:]
-    assert "--unlock" not in (workflow / "snakemake.out").read_text()
-    assert not half_written(workflow)
-    return hits
 
 
 def processes_in(folder: Path) -> list[int]:

@@ -15,8 +15,8 @@ import time
 import pyarrow.parquet as pq
 import pytest
 import warm
-from conftest import ROOT, copied, write_yaml
-from kills import edited
+from conftest import ROOT, configured, write_yaml
+from kills import flip, flipped
 from safetensors.numpy import load_file
 from tpulm.core.errors import UserError
 from tpulm.records.reader import Records
@@ -118,80 +118,57 @@ def test_odd_texts_that_can_be_used(fresh):
     assert sentence.startswith("results/corpus/train.parquet is corrupt ") and "delete the file" in sentence
 
 
-@pytest.fixture
-def small(trained, tmp_path):
-    """A copy of the small trained workflow, to be changed, but for its code."""
-    workflow = copied(trained, tmp_path)
-    workflow.steady = True
-    return workflow
-
-
 def started(workflow, *arguments):
     """Start snakemake in a process group of its own; it prints to `snakemake.out`."""
     with open(workflow / "snakemake.out", "a") as out:
         return workflow.start(*arguments, "--cores", "2", output=out.fileno())
 
 
-def change(workflow, stage, **keys):
-    """Change the run of a stage in config.yaml."""
-    with edited(workflow) as config:
-        {"mlm": config["mlm"]["runs"]["tiny"], "base": config["base"]["small"]}[stage].update(keys)
-
-
-def flip(path, place=0.5):
-    """Flip a bit of a file."""
-    data = bytearray(path.read_bytes())
-    data[int(len(data) * place)] ^= 4
-    path.write_bytes(data)
-
-
-def test_trainers_refuse_what_is_damaged_before_the_first_step(small):
+def test_trainers_refuse_what_is_damaged_before_the_first_step(built):
     """Records, which TensorFlow was to read, and a base model, which JAX was to finetune."""
     shard, weights = "results/tfrecords/train/00002-of-00004.tfrecord", "results/base/small/preset/model.weights.h5"
-    whole, times = (small / shard).read_bytes(), (small / weights).stat()
-    change(small, "mlm", batch_size=4)
-    with edited(small) as config:
-        config["finetune"]["runs"]["python"]["rank"] = 2
-    flip(small / shard)
-    flip(small / weights)
-    os.utime(small / weights, ns=(times.st_atime_ns, times.st_mtime_ns))
-    done = small("results/mlm/tiny/history.csv", "results/finetune/python/history.csv", "--keep-going", check=False)
+    whole, times = (built / shard).read_bytes(), (built / weights).stat()
+    configured(built, {"mlm.runs.tiny.batch_size": 4, "finetune.runs.python.rank": 2}, "config.yaml")
+    flip(built / shard)
+    flip(built / weights)
+    os.utime(built / weights, ns=(times.st_atime_ns, times.st_mtime_ns))
+    done = built("results/mlm/tiny/history.csv", "results/finetune/python/history.csv", "--keep-going", check=False)
     for path in (shard, weights):
         assert re.search(rf"^\[.*\] error: {path} is (corrupt|damaged): ", done.stdout, re.M), done.stdout[-3000:]
     assert "snakemake --force results/base/small/preset" in done.stdout
     assert done.returncode == 1 and "step 1/" not in done.stdout
-    (small / shard).write_bytes(whole[:-7])
+    (built / shard).write_bytes(whole[:-7])
     with pytest.raises(UserError, match=f"{shard} has {len(whole) - 7} bytes; .* {len(whole)}: delete the file"):
-        Records(small / "results/tfrecords/manifest.json", "train")  # as every trainer opens them
+        Records(built / "results/tfrecords/manifest.json", "train")  # as every trainer opens them
 
 
 @pytest.mark.parametrize(
     ("stage", "key", "accelerator", "library"),
     [("mlm", "mlm.runs.tiny", "v3-8", "tensorflow"), ("base", "base.small", "h100:1", "jax")],
 )
-def test_no_step_is_trained_on_other_devices_than_requested(small, stage, key, accelerator, library):
-    change(small, stage, batch_size=2, resources={"accelerator": accelerator})
+def test_no_step_is_trained_on_other_devices_than_requested(built, stage, key, accelerator, library):
+    configured(built, {f"{key}.batch_size": 2, f"{key}.resources": {"accelerator": accelerator}}, "config.yaml")
     said, folder = f"{key}.resources.accelerator is {accelerator}, ", "tiny" if stage == "mlm" else "small"
     state = f"results/{stage}/{folder}/checkpoints/00000010/state.json"
-    assert refusal(small, state).startswith(f"{said}but this machine has no ")
+    assert refusal(built, state).startswith(f"{said}but this machine has no ")
     # Without the check of this machine, the job itself compares.
-    done = warm.run(library, warm.DEBUG, state, folder=small.folder, code=1)
+    done = warm.run(library, warm.DEBUG, state, folder=built.folder, code=1)
     assert re.search(rf"error: {re.escape(said)}.* found 1 device \((?i:cpu)\)", done.stdout + done.stderr)
-    assert not (small / "debug" / state).exists()
+    assert not (built / "debug" / state).exists()
 
 
-def test_a_damaged_checkpoint_is_named(small, monkeypatch):
-    weights = small / "results/base/small/checkpoints/00000010/weights.safetensors"
+def test_a_damaged_checkpoint_is_named(built, monkeypatch):
+    weights = built / "results/base/small/checkpoints/00000010/weights.safetensors"
     target = "results/base/small/checkpoints/00000020/state.json"
     shutil.rmtree(weights.parents[1] / "00000020")
     whole, state = weights.read_bytes(), weights.with_name("state.json")
     text, damaged = state.read_text(), "results/base/small/checkpoints/00000010/{} is corrupt"
     weights.write_bytes(whole[:-5])
-    sentence = refusal(small, target)
+    sentence = refusal(built, target)
     assert sentence.startswith(damaged.format("weights.safetensors")) and "delete the file" in sentence
-    monkeypatch.chdir(small.folder)
-    start_from = [str(weights.with_name(file).relative_to(small.folder)) for file in CHECKPOINT_FILES.values()]
-    for damage in (whole[:100], b"", whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:]):
+    monkeypatch.chdir(built.folder)
+    start_from = [str(weights.with_name(file).relative_to(built.folder)) for file in CHECKPOINT_FILES.values()]
+    for damage in (whole[:100], b"", flipped(whole, 5000)):
         weights.write_bytes(damage)
         with pytest.raises(UserError, match=damaged.format(r"weights\.safetensors")):
             verified_previous(start_from)
@@ -201,45 +178,38 @@ def test_a_damaged_checkpoint_is_named(small, monkeypatch):
     # The command in the sentence mends it: tests/test_resume.py compares the bytes.
     state.write_text(text)
     weights.unlink()
-    planned = re.findall(r"^would run  (\w+)", small(target, "-n").stdout, re.M)
+    planned = re.findall(r"^would run  (\w+)", built(target, "-n").stdout, re.M)
     assert planned.count("train_base") == 2
 
 
-def test_verify_names_each_damage(small):
+def replaced(*texts):
+    """Return a function that replaces the first of two texts in a file, once."""
+    return lambda path: path.write_text(path.read_text().replace(*texts, 1))
+
+
+DAMAGES = {
+    "corpus/validation.parquet": lambda path: flip(path, 0.3),
+    "tfrecords/train/00001-of-00004.index": lambda path: path.write_bytes(b"12345678"),
+    "tokens/small/finetune-text/pad-64/test/00000-of-00001.tfrecord": flip,
+    "mlm/tiny/checkpoints/00000010/optimizer.safetensors": flip,
+    "finetune/python/checkpoints/00000005/state.json": replaced('"step": 5', '"step": 6'),
+    "base/small/preset/model.weights.h5": lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n"),
+    "base/small/history.csv": lambda path: path.write_text("step,loss,accuracy,learning_rate\n1,abc,0.5,0.1\n"),
+    "finetune/python/metrics.json": lambda path: path.write_text('{"best_step": '),
+    "tokenizer/tokenizer.json": replaced('"lstrip": false', '"lstrip": true'),
+    "evaluation/mlm/tiny/scores.json": replaced('"value": ', '"value": 1'),
+    "evaluation/base/small/items.parquet": lambda path: path.write_text("no table"),
+}
+
+
+def test_verify_names_each_damage(built):
     """One damage of each kind; what is whole stays unmentioned."""
-    results = small / "results"
-    flip(results / "corpus/validation.parquet", 0.3)
-    (results / "tfrecords/train/00001-of-00004.index").write_bytes(b"12345678")
-    flip(results / "tokens/small/finetune-text/pad-64/test/00000-of-00001.tfrecord")
-    flip(results / "mlm/tiny/checkpoints/00000010/optimizer.safetensors")
-    (results / "mlm/tiny/model/special_tokens_map.json").unlink()
-    state = results / "finetune/python/checkpoints/00000005/state.json"
-    state.write_text(state.read_text().replace('"step": 5', '"step": 6'))
-    (results / "base/small/preset/model.weights.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
-    (results / "base/small/history.csv").write_text("step,loss,accuracy,learning_rate\n1,abc,0.5,0.1\n")
-    (results / "finetune/python/metrics.json").write_text('{"best_step": ')
-    text = json.loads((results / "tokenizer/tokenizer.json").read_text())
-    text["added_tokens"][0]["lstrip"] = True
-    (results / "tokenizer/tokenizer.json").write_text(json.dumps(text))
-    scores = results / "evaluation/mlm/tiny/scores.json"
-    scores.write_text(scores.read_text().replace('"value": ', '"value": 1', 1))
-    shutil.copy(small / "config.yaml", results / "evaluation/base/small/items.parquet")
-    said = small("verify", check=False).stdout
-    for sentence in (
-        "results/corpus/validation.parquet is corrupt",
-        "results/tfrecords/train/00001-of-00004.index is corrupt",
-        "results/tokens/small/finetune-text/pad-64/test/00000-of-00001.tfrecord is corrupt",
-        "results/mlm/tiny/checkpoints/00000010/optimizer.safetensors is corrupt",
-        "results/mlm/tiny/model/special_tokens_map.json is missing",
-        "results/finetune/python/checkpoints/00000005/state.json is corrupt",
-        "results/base/small/preset/model.weights.h5 is corrupt",
-        "results/base/small/history.csv is corrupt",
-        "results/finetune/python/metrics.json is corrupt",
-        "results/tokenizer/tokenizer.json is corrupt",
-        "results/evaluation/mlm/tiny/scores.json is corrupt",
-        "results/evaluation/base/small/items.parquet is corrupt",
-    ):
-        assert re.search(rf"^\[verify\]   {re.escape(sentence)}", said, re.M), sentence
+    for name, damage in DAMAGES.items():
+        damage(built / "results" / name)
+    (built / "results/mlm/tiny/model/special_tokens_map.json").unlink()
+    said = built("verify", check=False).stdout
+    for sentence in ("mlm/tiny/model/special_tokens_map.json is missing", *(f"{name} is corrupt" for name in DAMAGES)):
+        assert re.search(rf"^\[verify\]   results/{re.escape(sentence)}", said, re.M), sentence
     assert "[verify] results/finetune-text: ok" in said
     assert "not checked" not in said
 
@@ -265,19 +235,19 @@ with job(snakemake.log[0], "waits") as say:
 """
 
 
-def test_two_workflows_in_one_folder(small):
-    (small / "scripts/report/plot_training.py").write_text(WAITS)
-    small.steady = False
-    first = started(small, "results/figures/training/mlm-tiny.svg")
+def test_two_workflows_in_one_folder(built):
+    (built / "scripts/report/plot_training.py").write_text(WAITS)
+    built.steady = False
+    first = started(built, "results/figures/training/mlm-tiny.svg")
     try:
-        wait_for(small, "logs/figures/training-mlm-tiny.log", "at work")
-        second = small(check=False)
+        wait_for(built, "logs/figures/training-mlm-tiny.log", "at work")
+        second = built(check=False)
         assert second.returncode == 1
         assert re.search(r"^error: another snakemake .*\(process \d+, since [\d:]+\)", second.stdout, re.M)
         # Its jobs go on when only Snakemake itself is killed, and keep the next one out.
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
-        orphaned = small(check=False)
+        orphaned = built(check=False)
         assert orphaned.returncode == 1
         assert "error: jobs of a snakemake that was killed are still running" in orphaned.stdout
     finally:
@@ -290,26 +260,27 @@ def wait_for(workflow, log, text):
         time.sleep(0.05)
 
 
-def test_sigterm_ends_a_segment_in_one_sentence(small):
+def test_sigterm_ends_a_segment_in_one_sentence(built):
     """And keeps a snapshot, which the next run goes on from; it is no artifact, and not in the way of one."""
-    change(small, "base", seed=5, steps=200_000, checkpoint_every=100_000)  # more than it comes to
-    before = files(small)
+    longer = {"seed": 5, "steps": 200_000, "checkpoint_every": 100_000}  # more than it comes to
+    configured(built, {f"base.small.{key}": value for key, value in longer.items()}, "config.yaml")
+    before = files(built)
     steps = []
     for number in range(2):
-        process = started(small, "results/base/small/history.csv")
+        process = started(built, "results/base/small/history.csv")
         log = "logs/base/small/00100000.log"
         if steps:
-            wait_for(small, log, f"resuming from the snapshot at step {steps[0]}\n")
-        wait_for(small, log, "/100000  ")
+            wait_for(built, log, f"resuming from the snapshot at step {steps[0]}\n")
+        wait_for(built, log, "/100000  ")
         os.killpg(process.pid, signal.SIGTERM)
         assert process.wait() != 0
-        said = (small / "snakemake.out").read_text()
+        said = (built / "snakemake.out").read_text()
         found = re.findall(r"\[base small\] stopped by SIGTERM at step (\d+);", said)
         assert len(found) == number + 1 and "Traceback" not in said, said[-3000:]
         steps = [int(step) for step in found]
     assert steps[1] > steps[0]
-    assert "snapshots" not in small("clean").stdout
-    after = files(small)
+    assert "snapshots" not in built("clean").stdout
+    after = files(built)
     assert not [name for name in after if name.endswith(".partial")]
     kept = [name for name in before if not name.startswith(("base", "tokens", "finetune", "figures"))]
     assert {name: after.get(name) for name in kept} == {name: before[name] for name in kept}
@@ -320,24 +291,6 @@ ALLOW = (
     "on a host: sysctl -w kernel.unprivileged_userns_clone=1, and on Ubuntu: "
     "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
 )
-
-
-def run_on(folder, options, after, *command):
-    """Run a command with results/ on a small file system; print what is left of half-written files at the end."""
-    probe = subprocess.run(
-        ["unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False
-    )
-    if probe.returncode:
-        pytest.skip(f"no mount in a namespace here; {ALLOW}")
-    (folder / "results").mkdir(exist_ok=True)
-    script = (
-        f"mount -t tmpfs -o {options} none results && {after} && "
-        f"{shlex.join([sys.executable, *command])}; echo CODE $?; find results -type f | sort | sed 's/^/LEFT /'"
-    )
-    return subprocess.run(
-        ["unshare", "-Urm", "sh", "-c", script], cwd=folder, text=True, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    ).stdout  # fmt: skip
 
 
 EXHAUSTED = """
@@ -366,21 +319,6 @@ def test_memory_that_runs_out_is_told_in_a_sentence(tmp_path, library, work, sai
     assert sentence and said in sentence[1] and "batch_size" in sentence[1], done.stderr
 
 
-def check_full(out):
-    """Check that a run ended in one sentence, and left only whole files."""
-    assert re.search(r"^CODE 1$", out, re.M), out[-2000:]
-    assert "Traceback (most recent call last)" not in out, out[-5000:]
-    assert re.search(r"^\[.*\] error: No space left on device", out, re.M), out[-3000:]
-    left = re.findall(r"^LEFT results/(.*)$", out, re.M)
-    assert not [name for name in left if name.endswith(".partial")], left
-    return left
-
-
-def filled_after(log):
-    """Return a command after which the disk is filled by someone else when a job has written to its log."""
-    return f"{{ (until [ -s {log} ]; do sleep 0.02; done; cat /dev/zero > results/another 2> another.log) & }}"
-
-
 SAVES = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -395,36 +333,46 @@ with job("job.log", "base x"):
 """
 
 
+def run_full(folder, size):
+    """Save a checkpoint where the disk is this small; return the files that are left."""
+    probe = subprocess.run(
+        ["unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False
+    )
+    if probe.returncode:
+        pytest.skip(f"no mount in a namespace here; {ALLOW}")
+    (folder / "results").mkdir(exist_ok=True)
+    command = shlex.join([sys.executable, "-c", SAVES, str(ROOT / "scripts")])
+    script = (
+        f"mount -t tmpfs -o size={size} none results && {command}; "
+        "echo CODE $?; find results -type f | sort | sed 's/^/LEFT /'"
+    )
+    done = subprocess.run(["unshare", "-Urm", "sh", "-c", script], cwd=folder, capture_output=True, text=True)
+    out = done.stdout + done.stderr
+    assert re.search(r"^CODE 1$", out, re.M) and "Traceback (most recent call last)" not in out, out[-5000:]
+    assert re.search(r"^\[.*\] error: No space left on device", out, re.M), out[-3000:]
+    return re.findall(r"^LEFT results/(.*)$", out, re.M)
+
+
 def test_a_full_disk(tmp_path):
     """A checkpoint is cut off in its second file, which a library writes, and in its third one, a copy."""
     whole = ["optimizer.safetensors", "weights.safetensors"]
     for size, left in (("1500k", whole[1:]), ("2500k", whole)):
-        assert check_full(run_on(tmp_path, f"size={size}", "true", "-c", SAVES, str(ROOT / "scripts"))) == left
+        assert run_full(tmp_path, size) == left
 
 
-@pytest.mark.long
-def test_a_disk_that_is_full_sooner_or_later(small):
-    """Early and late in what a whole run writes."""
-    (small / "results").rename(small / "saved")
-    for log in ("logs/train_tokenizer.log", "logs/base/small/00000020.log"):
-        shutil.rmtree(small / "logs", ignore_errors=True)
-        arguments = ["-m", "snakemake", "--cores", "2", "--keep-going", "--retries", "0"]
-        check_full(run_on(small.folder, "size=200m", filled_after(log), *arguments))
-
-
-def test_no_permission_to_write(small):
+def test_no_permission_to_write(built):
     """Root leaves its power over permissions behind by `unshare -U`; other users have none."""
     without_power = ["unshare", "-U"] if os.geteuid() == 0 else []
     if without_power and subprocess.run([*without_power, "true"], check=False).returncode:
         pytest.skip(f"root, and no namespace here; {ALLOW}")
-    change(small, "mlm", seed=7)
-    folders = [small / "results", *(path for path in (small / "results").rglob("*") if path.is_dir())]
-    before = files(small)
+    configured(built, {"mlm.runs.tiny.seed": 7}, "config.yaml")
+    folders = [built / "results", *(path for path in (built / "results").rglob("*") if path.is_dir())]
+    before = files(built)
     for folder in folders:
         folder.chmod(0o555)
     try:
         done = subprocess.run(
-            [*without_power, sys.executable, "-m", "snakemake"], cwd=small.folder, text=True, check=False,
+            [*without_power, sys.executable, "-m", "snakemake"], cwd=built.folder, text=True, check=False,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
     finally:
@@ -432,7 +380,7 @@ def test_no_permission_to_write(small):
             folder.chmod(0o755)
     assert done.returncode == 1 and "Traceback" not in done.stdout, done.stdout
     assert re.search(r"^note: results/ .*Permission denied", done.stdout, re.M)
-    assert files(small) == before
+    assert files(built) == before
 
 
 def test_weights_are_readable_by_others(trained):

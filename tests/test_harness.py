@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import test_causal
 import test_lora
-from conftest import copied, open_vocabulary
+from conftest import configured, open_vocabulary
 from test_causal import prose
 from test_task_training import quickly
 from test_transformers import export
@@ -322,53 +322,45 @@ def test_a_task_that_is_not_pinned_or_not_known_is_named(jax_backend):
 
 # In the workflow
 
-CONFIG = [
-    "--config",
-    "evaluation={checkpoints: all, harness: {last-word: {file: recipes/tasks/last-word.yaml, limit: 4, "
-    "checkpoints: all}}}",
-    "finetune={runs: {python: {keep_checkpoints: last}}}",
-]
-HARNESS, STEPS = "results/evaluation/harness/last-word", "results/evaluation/finetune/python"
-KEPT = "results/finetune/python/checkpoints/00000005"
+TASKS = {"last-word": {"file": "recipes/tasks/last-word.yaml", "limit": 4, "checkpoints": "all"}}
+CHANGES = {"evaluation.harness": TASKS, "finetune.runs.python.keep_checkpoints": "last"}
+HARNESS, KEPT = "results/evaluation/harness/last-word", "results/finetune/python/checkpoints/00000005"
 
 
-def test_a_checkpoint_is_scored_before_it_is_let_go(trained, tmp_path):
-    workflow = copied(trained, tmp_path)
-    final = f"{HARNESS}/finetune/python/scores.json"
-    quickly(workflow, "--cores", "2", final, f"{KEPT}/pruned.json", *CONFIG)
-    assert not (workflow / f"{KEPT}/weights.safetensors").exists()
-    said, last = read_scores(workflow / final)
+def test_a_checkpoint_is_scored_before_it_is_let_go(built):
+    config, final = configured(built, CHANGES), f"{HARNESS}/finetune/python/scores.json"
+    both = configured(built, CHANGES | {"evaluation.checkpoints": "all"}, "both.yaml")
+    scores_of_texts = "score_causal finetune/python/00000005"
+    assert scores_of_texts in built("-n", f"{KEPT}/pruned.json", *both).stdout
+    quickly(built, "--cores", "2", final, f"{KEPT}/pruned.json", *config)
+    assert not (built / f"{KEPT}/weights.safetensors").exists()
+    said, last = read_scores(built / final)
     assert said["model"] == "finetune/python" and {score.in_training_text is None for score in last} == {False}
     assert sorted((score.metric, score.items, score.step) for score in last) == [
         ("acc", 4, None), ("perplexity", 4, None),
     ]  # fmt: skip
     for text in ("corpus", "finetune-text"):
-        assert list(json.loads((workflow / f"{HARNESS}/overlap/{text}.json").read_text())["found"]) == ["last-word"]
-    for folder in (STEPS, f"{HARNESS}/finetune/python"):
-        (told, at_five), (_, at_end) = (
-            read_scores(workflow / f"{folder}/{step}scores.json") for step in ("00000005/", "")
-        )
-        assert told["model"] == "finetune/python" and {score.step for score in at_five} == {5}
-        assert [score.name for score in at_five] == [score.name for score in at_end]
+        assert list(json.loads((built / f"{HARNESS}/overlap/{text}.json").read_text())["found"]) == ["last-word"]
+    told, at_five = read_scores(built / f"{HARNESS}/finetune/python/00000005/scores.json")
+    assert told["model"] == "finetune/python" and {score.step for score in at_five} == {5}
+    assert [score.name for score in at_five] == [score.name for score in last]
     figure = "results/figures/checkpoints/finetune/python.svg"
-    listed = workflow("-n", figure, *CONFIG).stdout
-    assert "score_causal finetune/python/00000010" in listed and "00000005" not in listed
+    listed = built("-n", figure, *config).stdout
     assert "train_finetune" not in listed and "run_harness last-word finetune/python/00000010" in listed
-    for folder in (STEPS, f"{HARNESS}/finetune/python"):
-        shutil.rmtree(workflow / f"{folder}/00000005")
-    listed = workflow("-n", figure, *CONFIG).stdout
+    assert "00000005" not in listed
+    shutil.rmtree(built / f"{HARNESS}/finetune/python/00000005")
+    listed = built("-n", figure, *both).stdout
     assert re.search("finetune.runs.python.keep_checkpoints .* step 5", listed)
-    assert "train_finetune" not in listed and "score_causal finetune/python/00000005" not in listed
+    assert "train_finetune" not in listed and scores_of_texts not in listed
     assert re.search("evaluation.harness.last-word.checkpoints is all, .*finetune.runs.python.keep_checkpoints", listed)
 
 
-def test_compare_says_which_differences_are_real(trained, tmp_path):
-    workflow = copied(trained, tmp_path)
-    printed = workflow("--cores", "2", "compare").stdout
+def test_compare_says_which_differences_are_real(built):
+    printed = built("--cores", "2", "compare").stdout
     assert "\nfinetune/python compared with base/small" in printed and "results/compare/models.csv" in printed
-    rows = list(csv.DictReader((workflow / "results/compare/models.csv").open()))
+    rows = list(csv.DictReader((built / "results/compare/models.csv").open()))
     assert {row["verdict"] for row in rows} <= {"better", "worse", "cannot tell"} and len(rows) > 3
-    workflow("verify", "--cores", "2")  # tables of text, with empty cells
+    built("verify", "--cores", "2")  # tables of text, with empty cells
 
 
 # The harness's own model

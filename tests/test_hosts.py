@@ -13,9 +13,10 @@ import forked
 import numpy as np
 import pytest
 import warm
-from conftest import ROOT, Workflow, copied, outside
-from kills import edited, processes_in
+from conftest import ROOT, Workflow, configured, outside
+from kills import processes_in
 from test_mlm_tensorflow import LENGTH, manifest  # noqa: F401 (a fixture)
+from tpulm.config.reading import read_yaml
 from tpulm.core import processes
 from tpulm.core.arrays import load_arrays
 from tpulm.core.processes import StopRequest
@@ -164,27 +165,25 @@ LONG = {"steps": 4000, "checkpoint_every": 4000, "mesh": [1, 2], "host_device_co
 
 
 @pytest.mark.long
-def test_processes_stop_together_and_go_on(trained, tmp_path):
+def test_processes_stop_together_and_go_on(built):
     """Each writes its part of one snapshot, at a step that all of them have made; where one is killed, all end."""
-    workflow = copied(trained, tmp_path)
-    workflow.steady = True
-    assert "Nothing to be done" in workflow("finetune", "-n", "--set-resources", "train_finetune:hosts=2").stdout
-    with edited(workflow) as config:
-        config["finetune"]["runs"]["two"] = config["finetune"]["runs"]["python"] | LONG
+    assert "Nothing to be done" in built("finetune", "-n", "--set-resources", "train_finetune:hosts=2").stdout
+    two = read_yaml(built / "config.yaml")["finetune"]["runs"]["python"] | LONG
+    configured(built, {"finetune.runs.two": two}, "config.yaml")
 
     def snapshots():
-        folder = workflow / "results/finetune/two/snapshots/00004000"
+        folder = built / "results/finetune/two/snapshots/00004000"
         return [path.name.partition("-")[2] for path in sorted(folder.iterdir())]
 
-    said = interrupted(workflow, lambda folder: signal_all(folder, signal.SIGTERM))
+    said = interrupted(built, lambda folder: signal_all(folder, signal.SIGTERM))
     [step] = map(int, re.findall(r"\[finetune two\] stopped by SIGTERM at step (\d+);", said))
     kept = snapshots()
     assert kept == [f"{step:08d}.{end}" for end in ("json", "process-0.safetensors", "process-1.safetensors")]
-    said = interrupted(workflow, kill_the_second)
+    said = interrupted(built, kill_the_second)
     assert re.search(rf"\[finetune two\] .*snapshot at step {step}\n", said)
     assert step < int(re.search(r"\[finetune two\] step (\d+)/4000  ", said)[1])
     assert "[finetune two] error: process 1 of 2: it was killed by signal 9." in said
-    assert not list((workflow / "results/finetune/two").rglob("weights.safetensors")) and snapshots() == kept
+    assert not list((built / "results/finetune/two").rglob("weights.safetensors")) and snapshots() == kept
 
 
 @pytest.mark.parametrize(

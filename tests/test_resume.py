@@ -1,7 +1,4 @@
-"""Training goes on where it was: after kills, after an early stop, with checkpoints thinned, made longer.
-
-The short tests are about one causal model; the long ones about all runs, killed between the steps of long segments.
-"""
+"""Training goes on where it was: after kills, after an early stop, with checkpoints thinned."""
 
 import csv
 import json
@@ -16,24 +13,16 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import copied
-from kills import checkpoints, fingerprints, half_written, kill_in_rules, prepare, start, torment
+from conftest import configured, copied
+from kills import checkpoints, fingerprints, half_written, kill_in_rules, start
 from safetensors.numpy import load_file
-from test_faults import change
 
-# Two segments for each trainer, long enough to be killed within.
-SEGMENTS = {
-    "mlm": {"steps": 300, "checkpoint_every": 150, "schedule": {"shape": "constant"}},
-    "base": {"steps": 1200, "checkpoint_every": 400},
-    "finetune": {"steps": 200, "checkpoint_every": 100},
-}
 BASE = "results/base/small"
 
 
-def test_a_killed_segment_is_made_again_with_the_same_bytes(trained, tmp_path):
+def test_a_killed_segment_is_made_again_with_the_same_bytes(trained, built):
     """Killed once the trainer is at work; the segment before it stays as it is."""
-    workflow, segment = copied(trained, tmp_path), f"{BASE}/checkpoints/00000020"
-    workflow.steady = True
+    workflow, segment = built, f"{BASE}/checkpoints/00000020"
     shutil.rmtree(workflow / segment)
     log = workflow / "logs/base/small/00000020.log"
     log.unlink()
@@ -75,48 +64,47 @@ def test_a_file_is_whole_or_as_it_was(tmp_path):
         assert [name.read_text() for name in tmp_path.glob(".*.partial")] == ["half of it"]
 
 
-def test_a_run_that_stops_early_and_is_thinned(trained, tmp_path):
+def test_a_run_that_stops_early_and_is_thinned(built):
     """A rate so small that it changes no weight: no evaluation is better than the first."""
-    workflow = copied(trained, tmp_path)
-    workflow.steady = True
-    change(workflow, "base", steps=30, learning_rate=1e-30, patience=1, keep_checkpoints="last")
-    workflow(f"{BASE}/history.csv", "--cores", "2")
-    folder = workflow / f"{BASE}/checkpoints"
+
+    def change(**keys):
+        configured(built, {f"base.small.{key}": value for key, value in keys.items()}, "config.yaml")
+
+    change(steps=30, learning_rate=1e-30, patience=1, keep_checkpoints="last")
+    built(f"{BASE}/history.csv", "--cores", "2")
+    folder = built / f"{BASE}/checkpoints"
     last = json.loads((folder / "00000030/state.json").read_text())
     assert (last["stopped_at"], last["best"]["step"]) == (20, 10)
     assert (folder / "00000030/best.safetensors").read_bytes() == (folder / "00000010/weights.safetensors").read_bytes()
     assert (folder / "00000030/best.safetensors").stat().st_nlink == 1  # touched, it makes no other checkpoint newer
     assert load_file(folder / "00000030/weights.safetensors") == {}  # nothing trains on from there
-    with open(workflow / f"{BASE}/history.csv") as file:
+    with open(built / f"{BASE}/history.csv") as file:
         assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(1, 21))
     # More patience trains on from the stop, as if it had been there from the start.
-    change(workflow, "base", patience=3)
-    assert "train_base " in workflow(f"{BASE}/history.csv", "-n", "--quiet", "rules").stdout
-    change(workflow, "base", patience=1)
-    printed = workflow("base", "-n", "--quiet", "rules").stdout
+    change(patience=3)
+    assert "train_base " in built(f"{BASE}/history.csv", "-n", "--quiet", "rules").stdout
+    change(patience=1)
+    printed = built("base", "-n", "--quiet", "rules").stdout
     assert "prune_checkpoint        2" in printed and "train_base " not in printed
-    workflow("--until", "prune_checkpoint")
+    built("--until", "prune_checkpoint")
     assert [path.parent.name for path in folder.glob("*/weights.safetensors")] == ["00000030"]
     assert (folder / "00000010/history.csv").is_file() and (folder / "00000010/state.json").is_file()
-    assert "files are ok" in workflow("verify").stdout
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """A run of SEGMENTS that nobody disturbed; not to be changed."""
-    workflow = prepare(tmp_path_factory.mktemp("undisturbed") / "workflow", SEGMENTS)
-    assert start(workflow).wait() == 0, (workflow / "snakemake.out").read_text()[-3000:]
-    return workflow
+    assert "files are ok" in built("verify").stdout
 
 
 @pytest.mark.long
-def test_kills_change_no_byte(undisturbed, tmp_path):
-    """Between two steps of a segment, which takes long segments; and while a checkpoint is written."""
-    killed, kinds = prepare(tmp_path / "killed", SEGMENTS), ["mlm", "causal", "writing"]
-    hits = torment(killed, kinds, seed=1)
-    assert hits["kills"] == len(kinds) and min(hits.values()) >= 1
-    expected = fingerprints(undisturbed / "results")
-    assert len(expected) > 100 and fingerprints(killed / "results") == expected
+def test_longer_and_thinned(built):
+    """A run that is made longer and thinned is made longer again, and no segment is trained twice."""
+    before = {}
+    for steps in (20, 40):
+        keys = {"steps": steps, "schedule": {"shape": "constant"}, "keep_checkpoints": "last"}
+        configured(built, {f"base.small.{key}": value for key, value in keys.items()}, "config.yaml")
+        built("base", "--cores", "2")
+        kept = [path.parent.name for path in (built / f"{BASE}/checkpoints").glob("*/weights.safetensors")]
+        now = checkpoints(built)
+        assert kept == [f"{steps:08d}"] and before.items() <= now.items()
+        before = now
+    assert "Nothing to be done" in built("base", "-n").stdout
 
 
 @pytest.mark.long
@@ -128,18 +116,8 @@ def test_kills_in_rules_drawn_by_a_seed_change_no_byte(trained, tmp_path):
     rules = [name for name in re.findall(r"^(\w+) +\d+$", listed, re.M) if name not in ("all", "total")]
     within, forgotten = kill_in_rules(workflow, set(dice.sample(sorted(rules), 20)), dice)
     assert within >= 10 and forgotten == []
-    assert start(workflow).wait() == 0, (workflow / "snakemake.out").read_text()[-3000:]
+    said = workflow / "snakemake.out"
+    assert start(workflow).wait() == 0, said.read_text()[-3000:]
+    assert "--unlock" not in said.read_text() and not half_written(workflow)
     assert fingerprints(workflow / "results") == fingerprints(trained / "results")
     assert "files are ok" in workflow("verify").stdout
-
-
-@pytest.mark.long
-def test_longer_and_thinned(undisturbed, tmp_path):
-    """A run that is made longer and thinned is made longer again."""
-    workflow, before = copied(undisturbed, tmp_path), checkpoints(undisturbed)
-    for steps in (450, 600):
-        change(workflow, "mlm", steps=steps, keep_checkpoints="last")
-        workflow("mlm", "--cores", "2")
-        kept = [path.parent.name for path in (workflow / "results/mlm/tiny/checkpoints").glob("*/weights.safetensors")]
-        assert kept == [f"{steps:08d}"] and checkpoints(workflow).keys() > before.keys()
-    assert "Nothing to be done" in workflow("mlm", "-n").stdout

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT, copied, existing, outside
-from kills import edited, fingerprints
+from conftest import ROOT, configured, copied, existing, outside
+from kills import fingerprints
 from one_node_slurm import NEEDED, PATH, Slurm
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
@@ -98,6 +98,7 @@ def requested(changes):
     wildcards = Attributes(run="python")
     resources = resources_of(lambda wildcards: run[wildcards.run], "train", "", hosts=True)
     asked = {name: value(wildcards, 1) if name == "runtime" else value(wildcards) for name, value in resources.items()}
+    assert resources["runtime"](wildcards, 2) == 2 * asked["runtime"]
     return {name: value for name, value in asked.items() if value is not None}
 
 
@@ -110,18 +111,13 @@ def test_hosts_with_gpus_are_one_task_each():
     assert set_gres_string(job) == " --gres=gpu:h100:4"
 
 
-def on_tpus(workflow):
-    """Give every run of a workflow its accelerator."""
-    with edited(workflow) as config:
-        for run in (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["finetune"]["runs"]["python"]):
-            run["resources"] = {"accelerator": "v5e-8", "mem_gb": 2, "runtime": 30}
-
-
 def interrupted(trained, folder, *missing):
     """Return a copy of a run of this machine without some of its files, where its trainings ask for TPUs."""
     workflow = copied(trained, folder)
     workflow.steady = True
-    on_tpus(workflow)
+    asked = {"accelerator": "v5e-8", "mem_gb": 2, "runtime": 30}
+    runs = ("mlm.runs.tiny", "base.small", "finetune.runs.python")
+    configured(workflow, {f"{run}.resources": asked for run in runs}, "config.yaml")
     for pattern in missing:
         for path in workflow.folder.glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -130,23 +126,7 @@ def interrupted(trained, folder, *missing):
 
 
 SHARDS = [f"results/tfrecords/train/{shard:05d}-of-00004.tfrecord" for shard in range(2)]
-BASE, TUNED = "results/base/small/checkpoints/00000020", "results/finetune/python/checkpoints/00000010"
-
-
-@contextlib.contextmanager
-def held(slurm, workflow, process, stage, run, first, last):
-    """Hold this segment of a run as soon as it is at work, until Slurm has begun to end its job; yield that.
-
-    A segment may take less than a second, and would have ended before.
-    """
-    comment = f"rule_train_{stage}_wildcards_{run}_{last:08d}"
-    log = workflow / f"logs/{stage}/{run}/{last:08d}.log"
-    wait(lambda: log.is_file() and f"steps {first} to {last}" in log.read_text(), process, every=0.005)
-    with paused(log):
-        (job,) = jobs_of(slurm, comment, "RUNNING")
-        yield job
-        ended = ("COMPLETING", "PENDING", "CANCELLED", "REQUEUED", "PREEMPTED")
-        wait(lambda: [one for one in jobs_of(slurm, comment, *ended) if one["JobId"] == job["JobId"]], process, 0.05)
+TUNED = "results/finetune/python/checkpoints/00000010"
 
 
 @contextlib.contextmanager
@@ -155,75 +135,67 @@ def paused(log):
 
     Not for long: processes that train with them, and miss their heartbeat, give up after 100 seconds.
     """
-    writers = {int(Path(entry).parts[2]) for entry in glob.glob("/proc/[0-9]*/fd/*") if leads_to(entry, log)}
+    writers = set()
+    for entry in glob.glob("/proc/[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):  # of a process that has ended meanwhile
+            if os.readlink(entry) == str(log):
+                writers.add(int(Path(entry).parts[2]))
     assert writers
+
+    def send(number):
+        for process in writers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
+
+    send(signal.SIGSTOP)
     try:
-        signalled(writers, signal.SIGSTOP)
         yield
     finally:
-        signalled(writers, signal.SIGCONT)
+        send(signal.SIGCONT)
 
 
-def signalled(processes, number):
-    """Send a signal to the processes that there still are."""
-    for process in processes:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, number)
+# Jobs that end only when they are tried once more. No time limit is under a minute.
+TRIED = """
+rule all:
+    localrule: True
+    input: "late", "cancelled", "preempted"
 
-
-def leads_to(link, path):
-    """Return whether a link of /proc leads to a file."""
-    try:
-        return os.readlink(link) == str(path)
-    except OSError:  # of a process that has ended meanwhile
-        return False
-
-
-# No time limit is under a minute.
-LATE = """
-rule late:
-    output: "late"
-    resources: runtime=lambda wildcards, attempt: attempt
-    shell: "if [ -e tried ]; then touch {output}; else touch tried; sleep 300; fi"
+rule one:
+    output: "{name}"
+    resources:
+        runtime=lambda wildcards, attempt: attempt * (1 if wildcards.name == "late" else 30),
+        gres=lambda wildcards: "tpu:v5e:8" if wildcards.name == "preempted" else None
+    shell: "if [ -e tried-{output} ]; then touch {output}; else touch tried-{output}; sleep 300; fi"
 """
 
 
 @pytest.mark.long
-def test_jobs_that_are_ended_come_back(slurm, trained, tmp_path):
+def test_jobs_that_are_ended_come_back(slurm, tmp_path):
     """What ran out of time and what was cancelled is tried with twice as much; what was preempted comes by itself."""
-    late = existing(tmp_path / "late")
-    late.folder.mkdir()
-    (late / "Snakefile").write_text(LATE)
-    (late / "profiles").symlink_to(ROOT / "profiles")
-    workflow, before = interrupted(trained, tmp_path, BASE, TUNED), slurm.jobs()
-    with (
-        running(slurm, late) as beside,
-        running(slurm, workflow, f"{BASE}/state.json", f"{TUNED}/state.json") as process,
-    ):
-        with held(slurm, workflow, process, "base", "small", 11, 20) as victim:
-            slurm("scancel", victim["JobId"])
-        with held(slurm, workflow, process, "finetune", "python", 6, 10) as victim:
-            urgent = ["--partition=urgent", "--nodes=2", "--gres=tpu:v5e:8", "--output=/dev/null", "--wrap=sleep 1"]
-            slurm("sbatch", "--job-name=urgent", *urgent)
+    workflow, before = existing(tmp_path), slurm.jobs()
+    (workflow / "Snakefile").write_text(TRIED)
+    (workflow / "profiles").symlink_to(ROOT / "profiles")
+
+    def tries(name):
+        found = [job for job in jobs_since(slurm, before) if f"wildcards_{name}" in job["Comment"]]
+        return [
+            (job["JobState"], job["TimeLimit"], job["Restarts"]) for job in sorted(found, key=lambda job: job["JobId"])
+        ]
+
+    with running(slurm, workflow) as process:
+        wait(lambda: len([*workflow.folder.glob("tried-*")]) == 3, process)
+        (victim,) = jobs_of(slurm, "wildcards_cancelled", "RUNNING")
+        slurm("scancel", victim["JobId"])
+        urgent = ["--partition=urgent", "--nodes=2", "--gres=tpu:v5e:8", "--output=/dev/null", "--wrap=sleep 1"]
+        slurm("sbatch", "--job-name=urgent", *urgent)
         finish(process, workflow)
-        finish(beside, late)
-    assert fingerprints(workflow / "results") == fingerprints(trained / "results")
-    jobs = jobs_since(slurm, before)
-
-    def tries(comment):
-        found = sorted((job for job in jobs if comment in job["Comment"]), key=lambda job: int(job["JobId"]))
-        return [(job["JobState"], job["TimeLimit"]) for job in found]
-
-    assert tries("rule_late") == [("TIMEOUT", "00:01:00"), ("COMPLETED", "00:02:00")]
-    cancelled = [("CANCELLED", "00:30:00"), ("COMPLETED", "01:00:00")]
-    assert tries("rule_train_base_wildcards_small_00000020") == cancelled
-    (job,) = [job for job in jobs if "rule_train_finetune_wildcards_python_00000010" in job["Comment"]]
-    assert (job["JobId"], job["JobState"], job["Restarts"]) == (victim["JobId"], "COMPLETED", "1")
+    assert tries("late") == [("TIMEOUT", "00:01:00", "0"), ("COMPLETED", "00:02:00", "0")]
+    assert tries("cancelled") == [("CANCELLED", "00:30:00", "0"), ("COMPLETED", "01:00:00", "0")]
+    assert tries("preempted") == [("COMPLETED", "00:30:00", "1")]
 
 
 def test_what_slurm_does_not_have_is_said_before_anything_runs(slurm, fresh):
-    with edited(fresh) as config:
-        config["finetune"]["runs"]["python"]["resources"] = {"accelerator": "v5e-64"}
+    configured(fresh, {"finetune.runs.python.resources": {"accelerator": "v5e-64"}}, "config.yaml")
     before, fresh.steady = slurm.jobs(), True
     with running(slurm, fresh, "finetune") as process:
         printed = finish(process, fresh, 1)
@@ -309,8 +281,8 @@ def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, trained, tmp_p
     workflow = interrupted(trained, tmp_path)
     keys = {"steps": 100, "checkpoint_every": 100, "host_device_count": 2, "mesh": [1, 2]}
     keys["resources"] = {"accelerator": "v5e-16", "hosts": 2, "mem_gb": 2}
-    with edited(workflow) as config:
-        config["finetune"]["runs"]["wide"] = config["finetune"]["runs"]["python"] | keys
+    wide = read_yaml(workflow / "config.yaml")["finetune"]["runs"]["python"] | keys
+    configured(workflow, {"finetune.runs.wide": wide}, "config.yaml")
     target, log = "results/finetune/wide/history.csv", workflow / "logs/finetune/wide/00000100.log"
     training = "rule_train_finetune_wildcards_wide"
     slurm("sbatch", "--nodes=2", "--gres=tpu:v5e:8", "--job-name=blocker", "--output=/dev/null", "--wrap=sleep 10000")

@@ -5,7 +5,6 @@ that the change reaches by itself, as rule:wildcard,wildcard; what follows from 
 of the state. A key without a row fails.
 """
 
-import copy
 import json
 import os
 import re
@@ -17,11 +16,14 @@ from collections import defaultdict
 from functools import cache
 
 import pytest
-from conftest import DELETE, changed, copied, write_record
+from conftest import DELETE, changed, configured, copied, write_record
+from kills import flip
 from tpulm.config.reading import SCHEMA, read_yaml
 
+SPLITS = "train", "validation", "test"
 
-def shards(records, splits=("train", "validation", "test"), files=1):
+
+def shards(records, splits=SPLITS, files=1):
     """Return the jobs that write records for causal models, in a set that the state has not."""
     jobs = [f"merge_manifest:{records}", *([f"count_tokens:{records}"] * ("/corpus/" in records and "train" in splits))]
     for split in splits:
@@ -29,10 +31,16 @@ def shards(records, splits=("train", "validation", "test"), files=1):
     return " ".join(jobs)
 
 
+def train(kind, *steps):
+    """Return the jobs that train the run of a kind up to each of these steps."""
+    run = {"base": "small", "finetune": "python"}.get(kind, "tiny")
+    return " ".join(f"train_{kind}:{run},{step:08d}" for step in steps)
+
+
 # The first jobs of the runs of the fixture `trained`, and their second segments.
-MLM, MLM_SECOND = (f"train_mlm_tensorflow:tiny,{step:08d}" for step in (10, 20))
-BASE, BASE_SECOND = (f"train_base:small,{step:08d}" for step in (10, 20))
-FINETUNE, FINETUNE_SECOND = (f"train_finetune:python,{step:08d}" for step in (5, 10))
+MLM, MLM_SECOND = train("mlm_tensorflow", 10), train("mlm_tensorflow", 20)
+BASE, BASE_SECOND = train("base", 10), train("base", 20)
+FINETUNE, FINETUNE_SECOND = train("finetune", 5), train("finetune", 10)
 MLM_JAX = MLM.replace("_tensorflow", "_jax")
 TUNING_SET, CORPUS_SET = "tokens/small/finetune-text/pad-64", "tokens/small/corpus/concat-64"
 SHARDS = ["train,00000,00004", "train,00001,00004", "train,00002,00004", "train,00003,00004"]
@@ -54,7 +62,7 @@ STEPS = (
 # A run takes the model that it starts from, and the records its tokenizer, from the same place.
 ORIGINS = ("tokenizer", "mlm.runs.tiny.init")
 
-A, B = "a" * 40, "b" * 40
+A, B, C, D = (letter * 40 for letter in "abcd")
 HUB = {
     "source": "hub", "dataset": "some/set", "name": "one", "revision": A,
     "splits": {"train": "train", "validation": "validation", "test": "test"},
@@ -98,7 +106,7 @@ LABELLED = {
 }  # fmt: skip
 TASKS = {
     "filed": LABELLED | {
-        "source": "files", "files": {split: ["text/a.jsonl"] for split in ("train", "validation", "test")},
+        "source": "files", "files": {split: ["text/a.jsonl"] for split in SPLITS},
     },
     "hubbed": LABELLED | {"source": "hub", "text_pair": "other", "mesh": [1, 1]} | {
         key: HUB[key] for key in ("dataset", "name", "revision", "splits")
@@ -157,6 +165,11 @@ def rows_of(state, place, jobs, values):
     return [(named(key), state, key, value, jobs) for key, value in keys.items()]
 
 
+def rows_at_once(state, jobs, values):
+    """Return a row for each of the values by key, of which each has jobs of its own, for one run with all of them."""
+    return [(named(key), state, None, values, jobs) for key in values]
+
+
 def named(key):
     """Return the key of the schema for one of the config: NAME stands for a name that the user chooses."""
     return re.sub(r"(^base|\bruns|\bsources|\btasks|\bharness|\bsets|\bprices|\bcompare_with)\.[\w-]+", r"\1.NAME", key)
@@ -177,6 +190,7 @@ OTHER_PUBLISHED = {
     "source": "here", "last_steps": 5, "train_loss": 1.0, "train_accuracy": 0.5, "validation_loss": 1.0,
     "validation_accuracy": 0.5, "seconds_per_step": 0.1,
 }  # fmt: skip
+PUBLISHED = OTHER_PUBLISHED | {"differs": {"train_loss": "another text"}}
 OTHER_PLACE = {
     "resources.accelerator": "v5e-8", "resources.mem_gb": 16, "resources.runtime": 30, "resources.snapshot_every": 5,
 }  # fmt: skip
@@ -249,9 +263,8 @@ def rows_of_run(run, jobs, on_jax, jobs_on_jax):
     yield from rows_of(on_jax, run, jobs_on_jax, OTHER_ON_JAX)
     # It takes two evaluations until patience can run out: there is no third segment.
     yield from rows_of("trained", run, "", OTHER_PLACE | {"patience": 1})
-    other = OTHER_PUBLISHED | {"differs": {"train_loss": "another text"}}
     for key in (*OTHER_PUBLISHED, "differs.NAME"):  # none is allowed alone
-        yield f"{named(run)}.published.{key}", "trained", f"{run}.published", other, "compare_published"
+        yield f"{named(run)}.published.{key}", "trained", f"{run}.published", PUBLISHED, "compare_published"
     yield from rows_of(on_jax, run, "", {"profile.steps": [2, 4]})
     yield from rows_of("jax", run, jobs_on_jax, OTHER_ADAFACTOR | {"optimizer.name": "lion"})
     layout = {".*embeddings": [None, "model"]}
@@ -317,18 +330,19 @@ ROWS = [
     *rows_of(
         "trained", "tokenizer", "train_tokenizer",
         {
-            "vocab_size": 2049, "model": "bpe", "train_on.characters": 10**6, "train_on.seed": 1,
-            "character_coverage": 0.99, "byte_fallback": True, "normalization": "none", "whitespace": "runs",
+            "vocab_size": 2049, "train_on.characters": 10**6, "train_on.seed": 1, "character_coverage": 0.99,
+            "byte_fallback": True, "normalization": "none", "whitespace": "runs",
         },
     ),
-    (
-        "tokenizer.pre_tokenizer", "trained", "tokenizer",
-        {"vocab_size": 2048, "model": "byte-level-bpe", "pre_tokenizer": "llama3"}, "train_tokenizer",
+    *(
+        (f"tokenizer.{key}", "trained", "tokenizer",
+         {"vocab_size": 2048, "model": "byte-level-bpe", "pre_tokenizer": "llama3"}, "train_tokenizer")
+        for key in ("model", "pre_tokenizer")
     ),
     *rows_of("shards", "tokenizer", "fetch_tokenizer:tokenizer", {"pretrained": "some/other", "revision": B}),
     *rows_of(
         "more", "tokenizer.compare_with.other", "fetch_tokenizer:tokenizer/compared/other",
-        {"pretrained": "some/other", "revision": B},
+        {"pretrained": "some/other", "revision": D},
     ),
     *rows_of("trained", "tfrecords", RECORDS, {"packing": "pad", "sequence_length": 127}),
     ("tfrecords.source", "elsewhere", "tfrecords", FILED, FETCHED_RECORDS),
@@ -344,13 +358,11 @@ ROWS = [
             "shards", "tfrecords.files", f"fetch_shard:{split},00000,00001", {split: [f"text/train-{number}.tfrecord"]}
         )
     ),
-    *(
-        row
-        for split in ("train", "validation", "test")
-        for row in rows_of(
-            "trained", "tfrecords.shards",
-            f"write_shard:{split},00000,00002 write_shard:{split},00001,00002 merge_manifest:tfrecords", {split: 2},
-        )
+    *rows_at_once(
+        "trained",
+        f"{shards(CORPUS_SET, files=2)} {shards(TUNING_SET, files=2)} merge_manifest:tfrecords "
+        + " ".join(f"write_shard:{split},{number:05d},00002" for split in SPLITS for number in range(2)),
+        {f"{place}.shards.{split}": 2 for place in ("tfrecords", SMALL, "finetune") for split in SPLITS},
     ),
     *rows_of_run(TINY, MLM, "jax", MLM_JAX),
     *rows_of_run(SMALL, BASE, "trained", BASE),
@@ -374,18 +386,27 @@ ROWS = [
     ),
     *rows_of("schedules", TINY, MLM, {"schedule.shape": "cosine"}),
     *rows_of("trained", TINY, MLM_SECOND, {"schedule.decay_steps": 6, "schedule.final_learning_rate": 1e-4}),
-    *rows_of("trained", TINY, f"{MLM_SECOND} train_mlm_tensorflow:tiny,00000030", {"steps": 30}),
-    *rows_of(
-        "trained", TINY, f"{MLM} train_mlm_tensorflow:tiny,00000005 train_mlm_tensorflow:tiny,00000015",
-        {"checkpoint_every": 5},
+    *rows_at_once(
+        "trained",
+        f"{MLM_SECOND} {train('mlm_tensorflow', 30)} {BASE_SECOND} {train('base', 30)} {train('finetune', 15)}",
+        {f"{TINY}.steps": 30, f"{SMALL}.steps": 30, f"{PYTHON}.steps": 15},
     ),
-    *rows_of("trained", TINY, "prune_checkpoint:mlm/tiny,00000010", {"keep_checkpoints": "last"}),
-    # A run of another name, with the files that it has by that name.
-    *rows_of("trained", TINY, f"{MLM} tiny->tiny-seed-0", {"sweep": {"seed": [0]}}),
-    *rows_of("trained", PYTHON, f"{FINETUNE} python->python-seed-0", {"sweep": {"seed": [0]}}),
-    (
-        "base.NAME.sweep", "trained", "base.twin", {"sweep": {"preset": ["gemma_2b_en"]}},
-        "fetch_base:twin-preset-gemma_2b_en",
+    *rows_at_once(
+        "trained",
+        f"{MLM} {train('mlm_tensorflow', 5, 15)} {BASE} {train('base', 5, 15)} {train('finetune', 2, 4, 6, 8)} "
+        f"-{FINETUNE}",
+        {f"{TINY}.checkpoint_every": 5, f"{SMALL}.checkpoint_every": 5, f"{PYTHON}.checkpoint_every": 2},
+    ),
+    *rows_at_once(
+        "trained",
+        "prune_checkpoint:mlm/tiny,00000010 prune_checkpoint:base/small,00000010 "
+        "prune_checkpoint:finetune/python,00000005",
+        {f"{run}.keep_checkpoints": keep for run, keep in ((TINY, "last"), (SMALL, "every 2"), (PYTHON, "last"))},
+    ),
+    # Runs of other names, with the files that they have by these names.
+    *rows_at_once(
+        "trained", f"{MLM} {FINETUNE} fetch_base:twin-preset-gemma_2b_en tiny->tiny-seed-0 python->python-seed-0",
+        {f"{run}.sweep": {"seed": [0]} for run in (TINY, PYTHON)} | {"base.twin.sweep": {"preset": ["gemma_2b_en"]}},
     ),
     *rows_of("alone", SMALL, "fetch_base:small", {"preset": "hf://some/other", "revision": B}),
     *rows_of(
@@ -404,20 +425,10 @@ ROWS = [
         {"sequence_length": 128},
     ),
     *rows_of("trained", SMALL, f"{BASE} {shards('tokens/small/corpus/pad-64')}", {"packing": "pad"}),
-    *(
-        (f"{key}.shards.{split}", "trained", f"{place}.shards", {split: 2}, shards(records, [split], 2))
-        for key, place, records in (("base.NAME", SMALL, CORPUS_SET), ("finetune", "finetune", TUNING_SET))
-        for split in ("train", "validation", "test")
-    ),
-    *rows_of("trained", SMALL, f"{BASE_SECOND} train_base:small,00000030", {"steps": 30}),
-    *rows_of(
-        "trained", SMALL, f"{BASE} train_base:small,00000005 train_base:small,00000015", {"checkpoint_every": 5}
-    ),
     *rows_of("schedules", SMALL, BASE, {"schedule.shape": "cosine", "host_device_count": 4}),
     *rows_of("schedules", SMALL, f"{VOCABULARY} .spm->.json", {"tokenizer": "byte-level-bpe"}),
     *rows_of("schedules", SMALL, "", {"resources.hosts": 2}),
     *rows_of("trained", SMALL, BASE_SECOND, {"schedule.decay_steps": 6, "schedule.final_learning_rate": 1e-4}),
-    *rows_of("trained", SMALL, "prune_checkpoint:base/small,00000010", {"keep_checkpoints": "every 2"}),
     *rows_of(
         "schedules", PYTHON,
         f"{FINETUNE} write_base_tokenizer:given score_ngrams:corpus,base-given score_ngrams:finetune-text,base-given "
@@ -446,16 +457,9 @@ ROWS = [
         {"sequence_length": 32},
     ),
     *rows_of("trained", PYTHON, f"{FINETUNE} {shards('tokens/small/finetune-text/concat-64')}", {"packing": "concat"}),
-    *rows_of("trained", PYTHON, f"{FINETUNE} train_finetune:python,00000015", {"steps": 15}),
-    *rows_of(
-        "trained", PYTHON,
-        f"{FINETUNE_SECOND} " + " ".join(f"train_finetune:python,{step:08d}" for step in (2, 4, 6, 8)),
-        {"checkpoint_every": 2},
-    ),
     *rows_of(
         "schedules", PYTHON, FINETUNE_SECOND, {"schedule.decay_steps": 3, "schedule.final_learning_rate": 1e-4}
     ),
-    *rows_of("trained", PYTHON, "prune_checkpoint:finetune/python,00000005", {"keep_checkpoints": "last"}),
     *rows_of("trained", PYTHON, "", {"resources.hosts": 2}),
     *rows_of("trained", "prompts", "fill_mask:tiny", {"fill_mask": ["A [MASK]."]}),
     ("mlm.runs.NAME.published.answers.NAME", "trained", f"{TINY}.published",
@@ -463,15 +467,18 @@ ROWS = [
     *rows_of("trained", "prompts", "generate:python", {"generate": ["class "]}),
     *rows_of(
         "trained", "generation", "generate:python",
-        {"sampler": "greedy", "k": 9, "temperature": 0.7, "max_new_tokens": 64, "samples": 4, "seed": 1},
+        {"k": 9, "temperature": 0.7, "max_new_tokens": 64, "samples": 4, "seed": 2},
     ),
-    ("generation.max_length", "trained", None,
-     {"generation.max_length": 64, "generation.max_new_tokens": DELETE}, "generate:python"),
+    *(
+        (f"generation.{key}", "trained", "generation",
+         {"sampler": "greedy", "max_length": 64, "samples": 2, "seed": 0}, "generate:python")
+        for key in ("sampler", "max_length")
+    ),
     *rows_of("trained", "generation", "", {"p": 0.8}),  # top_k does not read it
     *rows_of("more", "evaluation.harness.own", "read_harness_task:own", {"file": "text/other.yaml"}),
     *rows_of(
         "more", "evaluation.harness.known", "read_harness_task:known",
-        {"task": "hellaswag", "revision": B, "limit": 9},
+        {"task": "hellaswag", "revision": C, "limit": 9},
     ),
     *rows_of(
         "more", "evaluation.harness.known", "run_harness:known,base/small run_harness:known,finetune/python",
@@ -486,7 +493,7 @@ ROWS = [
     *rows_of("trained", "evaluation", STEPS, {"checkpoints": "last"}),
     *rows_of(
         "trained", "evaluation.text", "sample_texts:corpus sample_texts:finetune-text",
-        {"documents": 100, "characters": 500, "seed": 1},
+        {"documents": 100, "characters": 500, "seed": 3},
     ),
     *rows_of("trained", "evaluation.text", "score_mlm:mlm/tiny", {"masked_documents": 9}),
     *rows_of("chatted", "evaluation.text", "generate:python", {"responses": 9}),
@@ -506,12 +513,12 @@ ROWS = [
             "archive.version": "2", "archive.largest_file_mb": 2,
         },
     ),
-    *(
-        (f"publish.{key}", "trained", None, {"publish.hub": "me/models", f"publish.{key}": value}, "")
-        for key, value in {
+    *rows_of(
+        "trained", "publish", "",
+        {
             "hub": "me/models", "gcs": "gs://bucket", "artifacts": ["mlm"], "private": False, "branch": "second",
             "license": "mit", "sync": "every 1",
-        }.items()
+        },
     ),
 ]  # fmt: skip
 
@@ -564,9 +571,9 @@ def listed(workflow, *arguments):
 SAID = ("input", "output", "wildcards")
 
 
-def described(workflow, *arguments):
+def described(workflow):
     """Yield what Snakemake says of every job, as if nothing had been made: (job, rule, inputs, outputs, log)."""
-    printed = workflow("-n", "--forceall", "--verbose", *arguments).stdout
+    printed = workflow("-n", "--forceall", "--verbose").stdout
     for rule, lines in re.findall(r"^(?:local)?rule (\w+):\n((?:    .*\n)+)", printed, re.M):
         said = dict(line.strip().split(": ", 1) for line in lines.splitlines() if ": " in line)
         inputs, outputs, wildcards = (said[key].split(", ") if key in said else [] for key in SAID)
@@ -621,8 +628,8 @@ def in_state(trained, tmp_path_factory):
             (workflow / f"text/{file}.jsonl").write_text("{}\n")
         for file in ("task", "other"):
             (workflow / f"text/{file}.yaml").write_text(TASK)
-        write(workflow, "state.yaml", workflow.config)
-        found = list(described(workflow, "--configfile", "state.yaml"))
+        write(workflow, "config.yaml", workflow.config)
+        found = list(described(workflow))
         workflow.graph = graph_of(found)
         for _, rule, _, outputs, log in found:
             made = [workflow / path for path in outputs if not (workflow / path).exists()]
@@ -632,7 +639,7 @@ def in_state(trained, tmp_path_factory):
             if made and log:
                 write_record(workflow.folder, log, rule, 0, 1)
         if STATES[name]:
-            workflow("--touch", "--forceall", "--configfile", "state.yaml")
+            workflow("--touch", "--forceall")
         return workflow
 
     return state
@@ -647,10 +654,22 @@ def after(workflow, rows):
     return jobs(workflow("-n", "--configfile", "rows.yaml").stdout)
 
 
+# What new values of keys that are in no recipe themselves are in the knots of a schedule, [step, rate].
+KNOTS = {
+    ("learning_rate", 0.004): ", 0.004]", ("schedule.warmup_steps", 4): "[4, 0.004]",
+    ("schedule.decay_steps", 6): "[14, ", ("schedule.decay_steps", 3): "[7, ",
+    ("schedule.final_learning_rate", 0.0001): ", 0.0001]",
+}  # fmt: skip
+
+
 def tells(reason, row):
     """Return whether the reason of a job says that a row's new value is in its recipe."""
     _, _, key, value, _ = row
     name = (key or "").rpartition(".")[2]
+    knots = re.search(r"schedule was \[\[.*?\]\] and is (\[\[.*?\]\])", reason)
+    traces = [trace for (end, new), trace in KNOTS.items() if (key or "").endswith(f".{end}") and value == new]
+    if knots and traces:
+        return traces[0] in knots[1]
     told = rf"(?:^|[ .]){name} was (?:(?! and is ).)* and is {re.escape(str(value))}(?:[,;]|$)"
     return re.search(rf"{told}|'{name}': {re.escape(repr(value))}[,}}]", reason) is not None
 
@@ -659,35 +678,26 @@ def tells(reason, row):
 EXCLUSIVE = "optimizer.name", "tasks.NAME.files", "tasks.NAME.predict", "keep_checkpoints", "profile.steps"
 
 
-def apart(row):
-    """Return the key of a row whose value takes the place of others, or forbids them; nothing of other rows."""
-    schema_key, _, key, value, _ = row
-    return key if isinstance(value, dict) or schema_key.endswith(EXCLUSIVE) else ""
-
-
 def together(rows, graph):
-    """Return lists of rows of one section that are changed together: of those that only reach jobs of the graph, one.
+    """Return lists of rows that are changed together: of a section, all that only reach jobs of the graph.
 
-    Others are together where they reach the same jobs.
+    Others are together where they reach the same jobs. New values that take the place of others are changed alone.
     """
     present, groups = graph.keys() | set().union(*graph.values()), defaultdict(list)
     for row in rows:
-        jobs = frozenset(row[4].split())
-        groups[apart(row), jobs - present and jobs].append(row)
+        schema_key, _, key, value, text = row
+        section = re.match(r"corpus|finetune\.\w+|mlm|base|evaluation\.tasks|", schema_key)[0]
+        alone = repr((key, value)) if isinstance(value, dict) else schema_key.endswith(EXCLUSIVE) and schema_key
+        jobs = frozenset(text.split())
+        groups[alone or section, jobs - present and jobs].append(row)
     return groups.values()
 
 
-# Rows by their state and by the section of the config.
-SECTIONS = defaultdict(list)
-for row in ROWS:
-    SECTIONS[row[1], re.match(r"(finetune\.\w+|evaluation\.\w+|\w+)?", row[0])[0]].append(row)
-
-
-@pytest.mark.parametrize("state, section", SECTIONS, ids=str)
-def test_a_changed_key_reruns_just_what_it_decides(in_state, state, section):
+@pytest.mark.parametrize("state", STATES)
+def test_a_changed_key_reruns_just_what_it_decides(in_state, state):
     """Rows together rerun no more than each; each does, by what the reasons tell, or else by a run of its own."""
     workflow = in_state(state)
-    for rows in together(SECTIONS[state, section], workflow.graph):
+    for rows in together([row for row in ROWS if row[1] == state], workflow.graph):
         texts = {row[4]: followed(workflow.graph, row[4]) for row in rows}
         found, reached = after(workflow, rows), {job for text in texts for job in text.split()}
         assert {*found} == set.union(*texts.values()), [row[0] for row in rows]
@@ -696,14 +706,6 @@ def test_a_changed_key_reruns_just_what_it_decides(in_state, state, section):
             told = {job for job in reached if tells(found.get(job, ""), row)}
             if not {*row[4].split()} <= told <= texts[row[4]]:
                 assert {*after(workflow, [row])} == texts[row[4]], row[0]
-
-
-@pytest.fixture
-def built(trained, tmp_path):
-    """A copy of `trained`, to be changed; its code too, by `edit`."""
-    workflow = copied(trained, tmp_path)
-    workflow.steady = True
-    return workflow
 
 
 def append(path, text):
@@ -716,44 +718,31 @@ def contents(folder):
     return {path: path.read_bytes() for path in paths}
 
 
+TRAIN_SHARD = "results/tfrecords/train/00001-of-00004.tfrecord"
+
+
 def test_deleted_shards_are_written_again_with_the_same_bytes(built):
+    """Also after a kill in the job of one; nothing is trained again."""
     folders = [built / "results/tfrecords/train", built / f"results/{CORPUS_SET}"]
     counts = (folders[1] / "token_counts.npy").read_bytes()
     before = [contents(folder) for folder in folders]
-    (built / "results/tfrecords/train/00001-of-00004.tfrecord").unlink()
+    (built / TRAIN_SHARD).unlink()
     assert listed(built) == set()  # every model is there: nothing needs it
     assert listed(built, "tfrecords") == {"write_shard:train,00001,00004", "merge_manifest:tfrecords", "tfrecords"}
-    for folder in folders:
-        shutil.rmtree(folder)
-    built("tfrecords")
-    (folders[1] / "token_counts.npy").write_bytes(counts)  # no records
-    assert [contents(folder) for folder in folders] == before
-    assert "Nothing to be done" in built("-n").stdout
-
-
-def test_a_shard_whose_job_was_killed_is_written_again_and_retrains_nothing(built):
-    shard, log = (
-        built / "results/tfrecords/train/00001-of-00004.tfrecord",
-        built / "logs/tfrecords/train/00001-of-00004.log",
-    )
-    before = shard.read_bytes()
-    shard.unlink()
+    log = built / "logs/tfrecords/train/00001-of-00004.log"
     log.unlink()
     running = built.start("tfrecords")
     while not log.exists():
         assert running.poll() is None
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
-    assert not shard.exists() and any((built / ".snakemake/incomplete").iterdir())
+    assert not (built / TRAIN_SHARD).exists() and any((built / ".snakemake/incomplete").iterdir())
+    for folder in folders:
+        shutil.rmtree(folder)
     built("tfrecords")
-    assert shard.read_bytes() == before
+    (folders[1] / "token_counts.npy").write_bytes(counts)  # no records
+    assert [contents(folder) for folder in folders] == before
     assert "Nothing to be done" in built("-n").stdout
-
-
-def inodes(workflow, run):
-    """Return the inodes of the files of a run's checkpoints, which a job writes anew."""
-    files = (workflow / f"results/{run}/checkpoints").rglob("*")
-    return {str(path.relative_to(workflow.folder)): path.stat().st_ino for path in files if path.is_file()}
 
 
 def refused(workflow, *arguments):
@@ -766,70 +755,52 @@ def refused(workflow, *arguments):
 
 def test_a_deleted_shard_is_missed_before_a_segment_reads_it(built):
     """And only then: the segments that are finished read nothing any more."""
-    config = read_yaml(built / "config.yaml")
-    config["base"]["small"]["schedule"]["decay_steps"] = 6
-    write(built, "decay.yaml", config)
+    decay = configured(built, {"base.small.schedule.decay_steps": 6}, "decay.yaml")
     shards = [built / f"results/{CORPUS_SET}/train/00000-of-00001.{kind}" for kind in ("tfrecord", "index")]
-    bytes_before, before = [shard.read_bytes() for shard in shards], inodes(built, "base/small")
+    before = [shard.read_bytes() for shard in shards]
     for shard in shards:
         shard.unlink()
-    segment = "results/base/small/checkpoints/00000020/state.json", "--configfile", "decay.yaml"
+    segment = "results/base/small/checkpoints/00000020/state.json", *decay
     sentence = refused(built, *segment)
     assert sentence.startswith(f"train/00000-of-00001.tfrecord and 1 more of results/{CORPUS_SET} were deleted")
     assert "snakemake tfrecords" in sentence
-    built("tfrecords", "--configfile", "decay.yaml")
-    assert [shard.read_bytes() for shard in shards] == bytes_before
-    built(*segment)
-    after = inodes(built, "base/small")
-    assert after.keys() == before.keys()
-    assert {name: before[name] != after[name] for name in before} == {name: "/00000020/" in name for name in before}
+    fewer = configured(built, {"base.small.schedule.decay_steps": 6, "tfrecords.shards.train": 2})
+    first = "results/mlm/tiny/checkpoints/00000010/state.json", *fewer
+    (built / "results/tfrecords/test/00000-of-00001.index").unlink()  # no job of that run writes it
+    assert refused(built, *first).startswith("test/00000-of-00001.index of results/tfrecords ")
+    built("tfrecords", *fewer)
+    assert [shard.read_bytes() for shard in shards] == before
+    assert listed(built, *segment) == {BASE_SECOND}
+    assert listed(built, *first) == {MLM}
 
 
 def test_a_deleted_shard_is_missed_where_an_edit_needs_it(built):
     """What an edit makes stale, no recipe tells."""
-    shard = built / "results/tfrecords/validation/00000-of-00001.tfrecord"
-    shard.unlink()
-    edit(built, "scripts/samples/fill_mask.py", "", "EDITED = 1\n")  # reads no shards
-    built("mlm", "--config", "title=Another", "--until", "fill_mask")
+    (built / "results/tfrecords/validation/00000-of-00001.tfrecord").unlink()
+    edit(built, "scripts/report/plot_training.py", "", "EDITED = 1\n")  # reads no shards
+    built("results/figures/training/mlm-tiny.svg")
     edit(built, "scripts/mlm/evaluate_mlm.py", "", "EDITED = 1\n")
     assert refused(built, "mlm").startswith("validation/00000-of-00001.tfrecord of results/tfrecords ")
 
 
-def test_a_shard_that_is_written_before_it_is_read_is_not_missed(built):
-    config = read_yaml(built / "config.yaml")
-    config["tfrecords"]["shards"]["train"] = 2
-    write(built, "fewer.yaml", config)
-    target = "results/mlm/tiny/checkpoints/00000010/state.json", "--configfile", "fewer.yaml"
-    (built / "results/tfrecords/test/00000-of-00001.index").unlink()  # that one no job writes
-    assert refused(built, *target).startswith("test/00000-of-00001.index of results/tfrecords ")
-    built("tfrecords", "--configfile", "fewer.yaml")
-    assert listed(built, *target) == {"train_mlm_tensorflow:tiny,00000010"}
-
-
 def test_a_shard_with_other_bytes_reruns_nothing_and_is_reported(built):
     """Its model was trained on the bytes that it had; training on these would be refused, verify names them."""
-    shard = built / "results/tfrecords/train/00001-of-00004.tfrecord"
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+    flip(built / TRAIN_SHARD)
     assert listed(built) == set()
     done = built("verify", check=False)
-    assert done.returncode == 1
-    assert re.search(r"error: 1 .*results/tfrecords/train/00001-of-00004\.tfrecord is corrupt: ", done.stdout)
+    assert done.returncode == 1 and re.search(f"error: 1 .*{TRAIN_SHARD} is corrupt: ", done.stdout)
 
 
 def test_a_line_added_to_one_text_file(in_state, tmp_path):
     graph, workflow = in_state("filtered").graph, copied(in_state("filtered"), tmp_path)
     append(workflow / "text/b.txt", "one more line\n")
     parts = "read_part:corpus,00000 read_part:finetune-text,00000"
-    assert listed(workflow, "--configfile", "state.yaml") == followed(graph, parts)
+    assert listed(workflow) == followed(graph, parts)
 
 
 def test_the_page_is_written_again_when_what_it_tells_has_changed(built):
-    config = read_yaml(built / "config.yaml")
-    told = {"title": "Other words", "report": {"cpu_watts": 20.0}, "plan": {"prices": {"v5e-8": 9.6}}}
-    write(built, "told.yaml", config | told)
-    runs = dict(re.findall(r"^would run  (\w+)  reason: (.*)$", built("-n", "--configfile", "told.yaml").stdout, re.M))
+    told = configured(built, {"title": "Other words", "report.cpu_watts": 20.0, "plan.prices": {"v5e-8": 9.6}})
+    runs = dict(re.findall(r"^would run  (\w+)  reason: (.*)$", built("-n", *told).stdout, re.M))
     assert {*runs} == {"write_report", "all"}
     assert all(key in runs["write_report"] for key in ("title was ", "cpu_watts was ", "prices")), runs
     style = built / "report/page/page.css"
@@ -896,17 +867,15 @@ def test_results_that_only_their_code_makes_stale_can_be_kept(built, in_state):
     """A comment would not do: the code of a trainer has changed, and a rate of another run, which stays stale."""
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (built / "results").rglob("*.*")}
     edit(built, "scripts/tpulm/records/masked_batches.py", "", "EDITED = 1\n")
-    config = read_yaml(built / "config.yaml")
-    config["finetune"]["runs"]["python"]["schedule"]["warmup_steps"] = 3
-    write(built, "rate.yaml", config)
-    printed = built("-n", "--configfile", "rate.yaml").stdout
+    other_rate = configured(built, {"finetune.runs.python.schedule.warmup_steps": 3})
+    printed = built("-n", *other_rate).stdout
     assert "note: mlm.runs.tiny trains again from step 0: records/masked_batches.py computes otherwise." in printed
     assert "train_finetune" in printed
-    command = [sys.executable, "tools/keep_results.py", "--configfile", "rate.yaml"]
+    command = [sys.executable, "tools/keep_results.py", *other_rate]
     done = subprocess.run(command, cwd=built.folder, capture_output=True, text=True, check=False, timeout=300)
     kept = set(re.findall(r"^kept  (\w+)", done.stdout, re.M))
     assert {"train_mlm_tensorflow", "evaluate_mlm"} <= kept and "train_finetune" not in kept, done.stdout + done.stderr
-    assert listed(built, "--configfile", "rate.yaml") == followed(in_state("trained").graph, FINETUNE)
+    assert listed(built, *other_rate) == followed(in_state("trained").graph, FINETUNE)
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in before} == before
     edit(built, "scripts/tpulm/records/masked_batches.py", "EDITED = 1", "EDITED = 2")
     assert MLM in listed(built)
@@ -915,12 +884,11 @@ def test_results_that_only_their_code_makes_stale_can_be_kept(built, in_state):
 def test_new_and_renamed_runs_are_built_and_swapped_values_are_seen(built, in_state):
     config, graph = read_yaml(built / "config.yaml"), in_state("trained").graph
     masked, tuned = config["mlm"]["runs"], config["finetune"]["runs"]
-    masked["other"] = copy.deepcopy(masked["tiny"])
-    tuned["snake"] = tuned.pop("python")
-    masked["tiny"]["masking"] |= {"mask_replace_prob": 0.1, "random_replace_prob": 0.8}
-    write(built, "other.yaml", config)
+    runs = {"mlm.runs.other": masked["tiny"], "finetune.runs": {"snake": tuned["python"]}}
+    swapped = {"mask_replace_prob": 0.1, "random_replace_prob": 0.8}
+    other = configured(built, runs | {f"{TINY}.masking.{key}": value for key, value in swapped.items()})
     expected = [MLM, f"{MLM} tiny->other", f"{FINETUNE} python->snake"]
-    assert listed(built, "--configfile", "other.yaml") == set.union(*(followed(graph, text) for text in expected))
+    assert listed(built, *other) == set.union(*(followed(graph, text) for text in expected))
 
 
 def test_where_jobs_run_dates_and_the_folder_make_nothing_stale(built, monkeypatch):
@@ -941,15 +909,10 @@ def test_where_jobs_run_dates_and_the_folder_make_nothing_stale(built, monkeypat
 
 
 def test_the_reason_is_given_in_old_and_new_values(built):
-    config = read_yaml(built / "config.yaml")
-    config["mlm"]["runs"]["tiny"]["steps"] = 30
-    config["base"]["small"]["batch_size"] = 32
-    config["corpus"]["seed"] = 77
-    write(built, "longer.yaml", config)
-    reasons = jobs(built("-n", "--configfile", "longer.yaml").stdout)
-    longer = reasons[MLM_SECOND]
-    assert "[[10, 0.002], [12, 0.002], [20, 0.0]] and is [[10, 0.002], [20, 0.002]]" in longer
-    assert "batch_size was 4 and is 32" in reasons[BASE]
+    longer = configured(built, {f"{TINY}.steps": 30, f"{SMALL}.batch_size": 32, "corpus.seed": 77})
+    reasons = jobs(built("-n", *longer).stdout)
+    knots = "[[10, 0.002], [12, 0.002], [20, 0.0]] and is [[10, 0.002], [20, 0.002]]"
+    assert knots in reasons[MLM_SECOND] and "batch_size was 4 and is 32" in reasons[BASE]
     assert reasons["read_part:corpus,00000"] == "seed was 0 and is 77"
 
 
@@ -957,10 +920,8 @@ def test_the_reason_is_given_in_old_and_new_values(built):
 def test_a_long_chain_of_segments_dry_runs(fresh, segments):
     """Both need more recursion than Python allows by itself."""
     fresh.steady = True
-    config = read_yaml(fresh / "config.yaml")
-    config["mlm"]["runs"]["tiny"] |= {"steps": 10 * segments, "checkpoint_every": 10}
-    write(fresh, "long.yaml", config)
-    printed = fresh("-n", "--quiet", "rules", "--configfile", "long.yaml").stdout
+    long = configured(fresh, {f"{TINY}.steps": 10 * segments, f"{TINY}.checkpoint_every": 10})
+    printed = fresh("-n", "--quiet", "rules", *long).stdout
     assert re.search(rf"^train_mlm_jax +{segments}$", printed, re.M)
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import forked
 import pytest
-from conftest import ROOT, Workflow, copied, existing
+from conftest import ROOT, Workflow, configured, copied, existing
 from gcloud_simulator import Cloud, parsed, processes
 from gcloud_simulator import hosts as hosts_there
-from kills import edited, fingerprints, processes_in
+from kills import fingerprints, processes_in
 from tpu_vm import gcloud, jobs, settings, slices, state
 from tpulm.config.reading import read_yaml
 from tpulm.core.accelerators import ANY_DEVICES, slice_hosts
@@ -259,14 +259,6 @@ def test_an_error_that_stays_ends_in_one_sentence(project, monkeypatch):
 
 
 @pytest.mark.long
-def test_a_job_that_fails_ends_the_workflow_and_the_tpu(project):
-    project.train("[ $1 = 1 ] || { echo '[train] error: the loss is nan.'; exit 1; }")
-    said = project.run(code=1)
-    assert "[train] error: the loss is nan." in said and said.count("\n[train] begins 2") == 1
-    assert project.cloud.names() == [] and (project.folder / "results/a/1").exists()
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_outlives_snakemake(project, sent):
     """Neither after Ctrl-C nor after a kill; what was done is kept."""
@@ -335,20 +327,6 @@ def test_what_cannot_be_deleted_is_named_and_stops_nothing(project):
     done = project.tpu("clean", TPU_POLL_SECONDS="0.03")
     assert done.returncode == 1 and f"\nerror: {name} " in done.stderr
     assert project.cloud.names() == [name]
-
-
-def test_whatever_happens_in_a_deletion_the_slice_is_named(monkeypatch):
-    def delete(name):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(gcloud, "delete", delete)
-    monkeypatch.setattr(slices, "say", lambda text: None)
-    stop = threading.Event()
-    used = slices.Slice("finetune-a", "v6e-8", stop)
-    used.name = "slice"
-    stop.set()
-    used.close()
-    assert used.undeleted == ["slice"]
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -427,19 +405,42 @@ def test_hosts_that_do_not_fit_the_slice_are_refused_before_there_is_one(hosts, 
         jobs.request(PROPERTIES | {"resources": RESOURCES | {"accelerator": "tpu7x-8"}})
 
 
-def test_hosts_that_google_counts_differently_are_refused_too(tmp_path, monkeypatch):
-    active = {"state": {"state": "ACTIVE"}, "networkEndpoints": [{}, {}]}
+def job_in(folder: Path, **resources) -> jobs.Job:
+    """Return a job of this folder that asks for these resources."""
+    (folder / "job.json").write_text(json.dumps(jobs.request(PROPERTIES | {"resources": RESOURCES | resources})))
+    return jobs.Job(folder)
+
+
+def slice_of(monkeypatch, **answers) -> slices.Slice:
+    """Return a slice that gcloud, which gives these answers, is asked for; it is told to stop when it waits."""
+
+    def answer(value):
+        if isinstance(value, OSError):
+            raise value
+        return value
+
     for name, value in {"TPU_PROJECT": "p", "TPU_ZONE": "z"}.items():
         monkeypatch.setenv(name, value)
-    for name, value in {"run": "", "describe": active, "delete": None}.items():
-        monkeypatch.setattr(gcloud, name, lambda *_, value=value: value)
+    for name, value in answers.items():
+        monkeypatch.setattr(gcloud, name, lambda *_, value=value: answer(value))
     monkeypatch.setattr(slices, "say", lambda text: None)
-    (tmp_path / "job.json").write_text(json.dumps(jobs.request(PROPERTIES)))
-    stop = threading.Event()
-    used = slices.Slice("finetune-x_1", "v6e-8", stop)
+    return slices.Slice("finetune-x_1", "v6e-8", threading.Event())
+
+
+def test_whatever_happens_in_a_deletion_the_slice_is_named(monkeypatch):
+    used = slice_of(monkeypatch, delete=OSError(28, "No space left on device"))
+    used.name = "slice"
+    used.stop.set()
+    used.close()
+    assert used.undeleted == ["slice"]
+
+
+def test_hosts_that_google_counts_differently_are_refused_too(tmp_path, monkeypatch):
+    active = {"state": {"state": "ACTIVE"}, "networkEndpoints": [{}, {}]}
+    used = slice_of(monkeypatch, run="", describe=active, delete=None)
     with pytest.raises(UserError, match=r"x_1 .*resources\.hosts is 1, but v6e-8 .*; allowed: 2\."):
-        used.make_ready(jobs.Job(tmp_path))
-    stop.set()
+        used.make_ready(job_in(tmp_path))
+    used.stop.set()
     used.close()
 
 
@@ -458,8 +459,7 @@ def test_mistakes_end_in_one_sentence(project):
 
 
 def test_mistakes_are_said_before_anything_runs(fresh, tmp_path):
-    with edited(fresh) as config:
-        config["finetune"]["runs"]["python"]["resources"] = {"accelerator": "h100:4"}
+    configured(fresh, {"finetune.runs.python.resources": {"accelerator": "h100:4"}}, "config.yaml")
     said = Project(tmp_path, fresh.folder).run("finetune", code=1)
     (last,) = [line for line in said.splitlines() if "error: " in line]
     assert re.match(r"error: finetune\.runs\.python .*resources\.accelerator is h100:4; allowed: ", last)
@@ -551,10 +551,9 @@ def test_a_worker_that_sees_another_folder_is_refused(tmp_path, monkeypatch):
         (tmp_path / part).mkdir()
     for name in ("bootstrap.txt", "tpu.txt", "gcs.txt"):
         (tmp_path / "envs" / name).touch()
-    folder = tmp_path / "gone"
-    folder.mkdir()
-    (folder / "job.json").write_text(json.dumps(jobs.request(PROPERTIES)))
-    done = subprocess.run(["sh", "-c", slices.setup_command(jobs.Job(folder))], capture_output=True, text=True)
+    (tmp_path / "gone").mkdir()
+    command = slices.setup_command(job_in(tmp_path / "gone"))
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     assert done.returncode == 1 and gcloud.PERMANENT.search(done.stderr)
     assert f"a worker does not see {tmp_path}: TPU_MOUNT " in done.stderr
 
@@ -564,12 +563,11 @@ def test_workers_install_what_their_run_trains_with(tmp_path, monkeypatch):
     monkeypatch.setenv("TPU_MOUNT", "true")
     commands = {}
     for backend in ("jax", "tensorflow"):
-        asked = jobs.request(PROPERTIES | {"resources": RESOURCES | {"backend": backend}})
-        (tmp_path / "job.json").write_text(json.dumps(asked))
-        job = jobs.Job(tmp_path)
+        job = job_in(tmp_path, backend=backend)
+        software = slices.software(json.loads((tmp_path / "job.json").read_text())["environment"])
         commands[backend] = slices.setup_command(job)
-        assert slices.software(asked["environment"]) in commands[backend]
-        assert f"{slices.software(asked['environment'])}/environment/bin/python" in slices.work_command(job, "vm", 1)
+        assert software in commands[backend]
+        assert f"{software}/environment/bin/python" in slices.work_command(job, "vm", 1)
     assert " tpu 3." in commands["jax"] and " tpu-tensorflow 3." in commands["tensorflow"]
 
 
@@ -585,9 +583,8 @@ def test_the_profile_repeats_the_flags_of_the_default():
 def test_training_on_tpu_vms_gives_the_bytes_of_training_here(trained, tmp_path):
     """Two segments on one slice, which is preempted in the middle of the second."""
     workflow = copied(trained, tmp_path)
-    with edited(workflow) as config:
-        own = {"resources": {"accelerator": "v5e-8"}}
-        config["finetune"]["runs"]["away"] = config["finetune"]["runs"]["python"] | own
+    away = read_yaml(workflow / "config.yaml")["finetune"]["runs"]["python"] | {"resources": {"accelerator": "v5e-8"}}
+    configured(workflow, {"finetune.runs.away": away}, "config.yaml")
     project = Project(tmp_path, workflow.folder)
     project.cloud.fault("ssh", preempt="[finetune away] step 6/10")
     said = project.run("results/finetune/away/history.csv")

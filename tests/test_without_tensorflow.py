@@ -5,8 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 import warm
-from conftest import Workflow, copied, outside
-from kills import edited
+from conftest import Workflow, configured, copied, outside
 from tpulm.config.reading import read_yaml
 from tpulm.specs.scores import scores_in
 
@@ -45,13 +44,14 @@ def without(library, folder):
 def on_jax(trained, tmp_path_factory):
     """The masked run of `trained` on JAX, where nothing can import TensorFlow."""
     folder = tmp_path_factory.mktemp("jax")
-    built = copied(trained, folder)
-    with edited(built) as config:
-        run = config["mlm"]["runs"]["tiny"]
-        run |= {"backend": "jax", "steps": 10, "schedule": {"shape": "constant"}}
-        run["model"] |= {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
-        config["prompts"]["fill_mask"] = ["Return the [MASK] of the list.", "The [MASK] is a string, isn't it ?"]
-    with without("tensorflow", folder):
+    built, run = copied(trained, folder), "mlm.runs.tiny"
+    changes = {f"{run}.backend": "jax", f"{run}.steps": 10, f"{run}.schedule": {"shape": "constant"}}
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    changes |= {f"{run}.model.{key}": size for key, size in sizes.items()}
+    changes["prompts.fill_mask"] = ["Return the [MASK] of the list.", "The [MASK] is a string, isn't it ?"]
+    configured(built, changes, "config.yaml")
+    with without("tensorflow", folder), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_FLAGS", warm.QUICK["XLA_FLAGS"])
         built("mlm", "results/evaluation/mlm/tiny/scores.json", "--cores", "2")
     return built
 

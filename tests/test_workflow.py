@@ -247,8 +247,8 @@ def test_fill_mask_pipeline_loads_the_model_folder(ready, config, opened):
 def test_model_file_has_pytorchs_names(ready):
     arrays = load_file(ready / "results/mlm/tiny/model/model.safetensors")
     assert arrays["roberta.encoder.layer.0.attention.self.query.weight"].shape == (128, 128)
-    assert arrays["roberta.encoder.layer.1.intermediate.dense.weight"].shape == (512, 128)
-    assert arrays["roberta.encoder.layer.1.output.LayerNorm.weight"].shape == (128,)
+    assert arrays["roberta.encoder.layer.0.intermediate.dense.weight"].shape == (512, 128)
+    assert arrays["roberta.encoder.layer.0.output.LayerNorm.weight"].shape == (128,)
     assert {"lm_head.dense.weight", "lm_head.layer_norm.weight", "lm_head.bias"} <= set(arrays)
     header = (ready / "results/mlm/tiny/model/model.safetensors").read_bytes()[:200_000]
     assert b'"format":"pt"' in header
