@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import gc
 import importlib
-import io
 import json
 import os
 import runpy
@@ -27,7 +26,6 @@ import time
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 TESTS = Path(__file__).parent
 # What libraries read while they are imported: a job with other values needs a process that imports them itself.
@@ -301,7 +299,6 @@ def preload(what: str) -> Callable:
         importlib.import_module("kubernetes.config.kube_config")  # 700 modules, see `snakemake` below
         for name in ("fsspec", "jinja2.sandbox", "smart_open"):
             importlib.import_module(name)
-        parse_rules()
         return snakemake
     for name in ("snakemake.iocontainers", "snakemake.logging", "numpy", "pyarrow.parquet", "safetensors.numpy"):
         importlib.import_module(name)
@@ -321,33 +318,6 @@ def preload(what: str) -> Callable:
     for name in [name for name in sys.modules if name.partition(".")[0] == "tpulm"]:
         del sys.modules[name]
     return script
-
-
-PARSED: dict[bytes, tuple[str, dict[int, int], int]] = {}  # by content: code, its lines in the file, number of rules
-PLACE = "/place/of/rules"  # stands in that code for the path of the file
-
-
-def parse_rules() -> None:
-    """Have Snakemake parse the files of rules of this project, which is a quarter of the work of a dry run."""
-    parse = importlib.import_module("snakemake.parser").parse
-    place = SimpleNamespace(get_path_or_uri=lambda secret_free: PLACE)
-    for file in (TESTS.parent / "Snakefile", *(TESTS.parent / "rules").glob("*.smk")):
-        content, lines = file.read_bytes(), {}
-        source = SimpleNamespace(open=lambda _, content=content: io.StringIO(content.decode()))
-        code, rules = parse(place, SimpleNamespace(sourcecache=source), lines)
-        PARSED[content] = code, lines, rules
-    workflow = importlib.import_module("snakemake.workflow")
-
-    def parsed(path, of, linemap, rulecount=0):
-        name = path.get_path_or_uri(secret_free=True)
-        content = Path(name).read_bytes() if os.path.isfile(name) else b""
-        if content not in PARSED:
-            return parse(path, of, linemap=linemap, rulecount=rulecount)
-        code, lines, rules = PARSED[content]
-        linemap.update(lines)
-        return code.replace(PLACE, name), rulecount + rules
-
-    workflow.parse = parsed
 
 
 @cache
