@@ -1,7 +1,6 @@
 """Conversations: rendered by chat templates as transformers does, with the places of what the assistant says."""
 
 import json
-import re
 
 import pytest
 from conftest import open_vocabulary
@@ -315,28 +314,8 @@ def test_where_templates_come_from(tmp_path):
     assert f"c: {folder}/tokenizer_config.json" in fails(find_chat_template, "c", str(folder), None, [str(file)])
 
 
-CHAT = {"source": "files", "files": ["a.jsonl"], "messages": "messages"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({}, ["corpus.chat_template is missing", "corpus.messages"]),
-        ({"chat_template": "none.jinja"}, ["corpus.chat_template is none.jinja"]),
-        ({"chat_template": "some/model"}, ['corpus.chat_template is "some/model"', "corpus.chat_template_revision"]),
-        ({"chat_template_revision": "a" * 40}, ["corpus.chat_template is missing", "corpus.chat_template_revision"]),
-    ],
-)
-def test_configs_are_checked_before_any_job(changes, named):
-    with pytest.raises(UserError) as error:
-        complete({"corpus": CHAT | changes}, "test")
-    assert re.sub(r"^test: ", "", str(error.value)).startswith(named[0])
-    assert all(part in str(error.value) for part in named)
-
-
-def test_what_has_no_messages_is_refused(tmp_path):
-    file, text = (str(write(tmp_path / name, "{}")) for name in ("a.jsonl", "a.txt"))
-    with pytest.raises(UserError, match=r"corpus\.chat_template.*messages"):
-        complete({"corpus": {"source": "files", "files": [file], "chat_template": "gemma"}}, "test")
-    config = complete({"corpus": CHAT | {"files": [text], "chat_template": "gemma"}}, "test")["corpus"]
+def test_text_has_no_messages(tmp_path):
+    text = str(write(tmp_path / "a.txt", "{}"))
+    form = {"source": "files", "files": [text], "messages": "messages", "chat_template": "gemma"}
+    config = complete({"corpus": form}, "test")["corpus"]
     assert fails(parts_of, "corpus", config).startswith(f"corpus.messages: {text} ")

@@ -10,10 +10,8 @@ import warm
 from test_masked_folders import variables_of
 from test_mlm_tensorflow import MASKING, ONE_TYPE, OPTIMIZER, RECIPE, SIZES, records, run_and_stop, train
 from tpulm.core.arrays import load_arrays, save_arrays
-from tpulm.core.errors import UserError
 from tpulm.models.weight_names import from_transformers, to_transformers
 from tpulm.records.masked_batches import mask_batch
-from tpulm.specs.masked_sizes import sizes_of
 
 LAYERS, HEADS, PAD = 2, 2, 3
 ON_JAX = {"microbatches": 1, "steps_per_execution": 1, "remat": False, "mesh": (-1, 1)}
@@ -287,21 +285,6 @@ def test_rows_of_a_batch_are_masked_as_in_the_whole():
     whole = mask_batch(ids, *arguments)
     part = mask_batch(ids[4:8], *arguments, slice(4, 8), 12)
     assert all((part[name] == array[4:8]).all() for name, array in whole.items())
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "allowed"),
-    [
-        ("architecture", "bert", "modernbert"),
-        ("hidden_act", "relu", "gelu"),
-        ("attention_probs_dropout_prob", 0.2, "0.1 or 0"),
-        ("hidden_size", 770, "12"),
-        ("num_hidden_layers", 0, "1 or more"),
-    ],
-)
-def test_models_that_keras_hub_does_not_have(key, value, allowed):
-    with pytest.raises(UserError, match=rf'^m\.{key} is "?{value}"?; allowed.*{allowed}'):
-        sizes_of({"architecture": "roberta", key: value}, "m")
 
 
 PROFILED = """

@@ -8,7 +8,6 @@ from conftest import ROOT
 from tpulm.config.outline import Outline
 from tpulm.config.reading import complete, read_yaml
 from tpulm.config.sweeps import groups_of, in_a_name
-from tpulm.core.errors import UserError
 from tpulm.report.tables import comparison_rows, markdown
 from tpulm.specs.scores import token_scores
 
@@ -62,32 +61,6 @@ def test_nested_keys_lists_and_required_keys_are_swept():
 )  # fmt: skip
 def test_values_stand_in_names(value, name):
     assert in_a_name(value) == name
-
-
-@pytest.mark.parametrize(
-    ("sweep", "more", "beginning", "said"),
-    [
-        ([1], {}, "mlm.runs.tiny.sweep is a list", "{seed: [0, 1, 2]}"),
-        ({}, {}, "mlm.runs.tiny.sweep is empty", "{seed: [0, 1, 2]}"),
-        ({"seed": []}, {}, "mlm.runs.tiny.sweep.seed is an empty list", "[0, 1, 2]"),
-        ({"learning_rate": [1e-4, 0.0001]}, {}, "mlm.runs.tiny.sweep.learning_rate holds 1e-4 twice", ""),
-        ({"seed": [0]}, {"tiny-seed-0": {}}, "mlm.runs.tiny.sweep creates a run named tiny-seed-0", "mlm.runs"),
-        ({"sede": [0]}, {}, 'mlm.runs.tiny-sede-0 has no key "sede"', '"seed"'),
-        ({"steps.more": [1]}, {}, "mlm.runs.tiny.sweep.steps.more is given", ""),
-        (
-            {"seed": list(range(40)), "batch_size": list(range(1, 41))}, {},
-            "mlm.runs.tiny.sweep creates 1,600 runs", "at most 1,000",
-        ),
-        (
-            {"keep_checkpoints": ["x" * 60]}, {},
-            f"mlm.runs.tiny.sweep creates a run named tiny-keep_checkpoints-{'x' * 60}", "64",
-        ),
-    ],
-)  # fmt: skip
-def test_a_wrong_sweep_ends_in_a_sentence(sweep, more, beginning, said):
-    with pytest.raises(UserError) as error:
-        complete(config(sweep, **more), "config.yaml")
-    assert str(error.value).startswith(f"config.yaml: {beginning}") and said in str(error.value)
 
 
 def test_runs_that_differ_by_their_seed_are_a_row_with_mean_and_spread():

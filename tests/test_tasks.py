@@ -41,27 +41,6 @@ OTHER = {"mlm": {"runs": {"tiny": {
 }}}}  # fmt: skip
 
 
-NO_REVISION = {"source": "hub", "dataset": "some/set"} | TRAINING
-
-
-@pytest.mark.parametrize(
-    ("task", "sections", "said"),
-    [
-        (FILES | {"metrics": ["pearson"]}, {}, "metrics has pearson"),
-        (FILES | {"models": ["mlm/none"]}, {}, 'models has "mlm/none".* mlm/tiny'),
-        (FILES | {"models": ["mlm/tiny"]}, OTHER, "models has mlm/tiny.*bert.* roberta, modernbert"),
-        (FILES | {"sequence_length": 8193}, {}, "sequence_length is 8193; .*8192 .*mlm.runs.tiny"),
-        (FILES | {"steps": 5}, {}, "steps is 5; .* checkpoint_every, 2"),
-        (FILES | {"mesh": [1, 2], "host_device_count": 1}, {}, r"mesh is \[1, 2\].* host_device_count, 1"),
-        (FILES | {"learning_rates": []}, {}, "learning_rates is a list of 0"),
-        (NO_REVISION, {}, "dataset is .*revision, a commit"),
-    ],
-)
-def test_what_does_not_fit_is_named_before_any_job(tmp_path, task, sections, said):
-    with pytest.raises(UserError, match=rf"{WHERE}\.{said}"):
-        config_of(tmp_path, task, **sections)
-
-
 def test_models_that_jax_cannot_open_are_left_out_where_none_is_named(tmp_path):
     config = config_of(tmp_path, FILES, **OTHER)
     assert evaluations_of(config).tasks == {} and chains_of(config) == []

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_corpus import DEFAULTS, FAST, build_parts, fails, parquet, write
-from tpulm.config.reading import complete
-from tpulm.core.errors import UserError
 from tpulm.corpus.documents import read_responses
 from tpulm.corpus.files import read_files
 from tpulm.corpus.parts import write_part
@@ -102,22 +100,3 @@ def test_text_has_no_fields(tmp_path):
     file = write(tmp_path / "d.txt", "x")
     sentence = fails(parts_of, "corpus", DEFAULTS | INFERENCE_MODELS | {"files": [str(file)]})
     assert sentence.startswith(f"corpus.template: {file} ")
-
-
-@pytest.mark.parametrize(
-    ("changes", "beginning"),
-    [
-        ({"template": "a {b"}, "corpus.template cannot be read"),
-        ({"template": "a {} b"}, "corpus.template has a field "),
-        ({"template": "a {b:>3}"}, "corpus.template has a field "),
-        ({"template": "a"}, "corpus.template has no field"),
-        ({"template": "{a}", "response": "b"}, "corpus.response has no field"),
-        ({"template": "{a}", "column": "b"}, "corpus has column and template"),
-        ({"response": "{a}"}, "corpus.template is missing"),
-        ({"template": "{a}", "response": "{b}", "filters": {"c4": {}}}, "corpus.filters.c4 "),
-    ],
-)
-def test_templates_are_checked_before_any_job(changes, beginning):
-    with pytest.raises(UserError) as error:
-        complete({"corpus": {"source": "files", "files": ["a.jsonl"]} | changes}, "test")
-    assert str(error.value).startswith(f"test: {beginning}")
