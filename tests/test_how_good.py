@@ -60,16 +60,13 @@ RUN = "<results>/mlm/tiny/checkpoints"
 SCORES = "<results>/evaluation/mlm/tiny"
 
 
-def test_the_config_names_the_checkpoints_that_are_scored(scored, tmp_path):
+def test_the_config_names_the_checkpoints_that_are_scored_and_thinning_waits_for_them(scored, tmp_path):
     steps = {which: scored(which).steps["mlm/tiny"] for which in ("best", "last", "all")}
     assert steps == {"best": [], "last": [1500], "all": [500, 1000, 1500]}
     assert scored("last").of_steps("mlm/tiny") == [f"{SCORES}/00001500/scores.json"]
     assert chains()["mlm/tiny"].tokens_per_step == 8 * 128
     with pytest.raises(UserError, match=r"^evaluation\.checkpoints is all, .*mlm\.runs\.tiny has patience.* best"):
         scored("all", patience=2)
-
-
-def test_thinning_waits_for_what_the_config_names(scored, tmp_path):
     assert scored("best").before_pruning("mlm/tiny", 500) == []
     assert scored("all").before_pruning("mlm/tiny", 500) == [f"{SCORES}/00000500/scores.json"]
     touch(tmp_path, f"{RUN}/00000500/pruned.json", f"{SCORES}/00000500/scores.json")

@@ -109,12 +109,19 @@ def test_the_curve_of_a_run_that_trains_again_is_the_new_one(results):
     assert curves_of(RUN, sources_of(results))["loss"]["steps"] == [1, 2, 3, 4]
 
 
-def test_sections_without_content_are_left_out(results, tmp_path_factory):
+def test_what_the_page_has_of_files_that_are_there(results, tmp_path_factory):
     def shown(folder):
         return [section["id"] for section in sections(RECIPE, sources_of(folder), TEMPLATES)]
 
     assert shown(tmp_path_factory.mktemp("empty")) == ["summary"]
     assert shown(results) == ["summary", "text", "training", "quality", "samples"]
+    text = told(results)
+    assert "<code>python tools/demo.py results/mlm/one</code>" in text
+    assert "edit <code>config.yaml</code>, then type <code>snakemake</code>" in text
+    two = told(results, RECIPE | {"configfiles": ["a.yaml", "b.yaml"]})
+    assert "then type <code>snakemake --configfile a.yaml b.yaml<" in two
+    empty = told(tmp_path_factory.mktemp("empty"))
+    assert "tools/demo.py" not in empty and "To follow" not in empty
 
 
 def test_names_of_files_stay_text(results):
@@ -138,16 +145,6 @@ def test_names_of_files_stay_text(results):
 )
 def test_keys_of_a_sentence_are_code(said, html):
     assert with_keys(said) == html
-
-
-def test_the_page_says_how_to_follow_a_verdict_and_to_try_the_models(results, tmp_path_factory):
-    text = told(results)
-    assert "<code>python tools/demo.py results/mlm/one</code>" in text
-    assert "edit <code>config.yaml</code>, then type <code>snakemake</code>" in text
-    two = told(results, RECIPE | {"configfiles": ["a.yaml", "b.yaml"]})
-    assert "then type <code>snakemake --configfile a.yaml b.yaml<" in two
-    empty = told(tmp_path_factory.mktemp("empty"))
-    assert "tools/demo.py" not in empty and "To follow" not in empty
 
 
 def test_a_figure_is_drawn_without_a_script_in_the_colors_of_the_page(monkeypatch):
@@ -199,12 +196,6 @@ def test_thinned_curves_keep_their_peaks_and_their_ends():
     assert len(index) <= charts.POINTS and {0, 1234, 8765, 9999} <= set(index) and (np.diff(index) > 0).all()
     assert charts.thinned_indices(values[:400]).tolist() == list(range(400))
     assert len(charts.thinned_indices([math.nan] * 2000)) <= charts.POINTS
-
-
-def test_curves_have_points_of_their_file_only(results):
-    (run,) = Page(told(results)).scripts["curves-data"]
-    assert dict(zip(run["loss"]["steps"], run["loss"]["values"], strict=True)) == {1: 8.0, 2: 4.0, 3: 8 / 3, 4: 2.0}
-    assert run["held_out"] == {"steps": [4], "values": [5.8456]}
 
 
 def test_a_run_that_still_trains_is_told_by_its_log(results):
