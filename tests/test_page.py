@@ -20,6 +20,7 @@ from tpulm.report.page import sections, with_keys
 from tpulm.report.sources import STYLES, Sources, as_script
 from tpulm.report.tables import COLUMNS, aligned, fitted, scores_then_and_now
 from tpulm.specs.scores import BASE, KIND, Score, scores_in, token_scores, write_scores
+from tpulm.training.history import History
 
 pytestmark = pytest.mark.unit
 TEMPLATES = ROOT / "report/page"
@@ -289,6 +290,22 @@ def test_plans_of_runs_and_of_models_on_tasks_are_shown(results):
     assert "does not fit v5e-1: &lt;b&gt;" in text
     for shown in ("compute", "1,024", "31%", "500 ms", "9.0 GiB"):
         assert shown in text, shown
+
+
+def test_the_costliest_operations_of_a_profile_are_named(results):
+    found = {"steps": [3, 4], "operations": [("fusion.3 (jvp(gelu)/mul, again)", 0.512), ("dot.1", 0.25)]}
+    history, again = (History(0, 4, 10, lambda line: None) for _ in range(2))
+    history.devices = '{"cpu": 1}'
+    for summary in (None, found):
+        history.add([1.0, 1.0], [0.5, 0.5], [2.0, 2.0], [0.1, 0.1])
+        history.profiled(summary)
+    history.profiled(found)  # as at the end of the segment, again
+    again.restore(history.state())
+    again.write(*(str(results / f"mlm/one/{name}.csv") for name in ("history", "timings")))
+    text = "".join(section["html"] for section in sections(RECIPE, sources_of(results), TEMPLATES))
+    for cell in (">3 to 4<", ">fusion.3 (jvp(gelu)/mul, again)<", ">51.2 %<", ">dot.1<", ">25.0 %<"):
+        assert cell in text, cell
+    assert text.count("fusion.3") == 1
 
 
 def test_runs_that_differ_by_a_setting_are_compared(results):
