@@ -168,7 +168,7 @@ large = {"architecture": "roberta", "hidden_size": 1024, "num_attention_heads": 
 runs = [("mlm", {"model": large, "masking": masking, "vocabulary": {"size": 50_264, "pad": 3}})]
 base = {"architecture": "roberta"}  # twelve heads, which eight devices cannot share
 runs += [("mlm", {"model": base, "masking": masking, "vocabulary": {"size": 50_264, "pad": 3}})]
-runs += [("finetune", {"base": {"preset": preset}}) for preset in ("gemma_7b_en", "gemma2_9b_en", "gemma3_12b_text")]
+runs += [("finetune", {"base": {"preset": "gemma2_9b_en"}})]
 for stage, recipe in runs:
     run = AbstractRun(TrainingStep.of(stage, "x", recipe | common), jax.devices())
     axes = {v.path: run.distribution.expected(v.path, v.shape) for v in run.model.variables if len(v.shape) > 1}
@@ -184,8 +184,7 @@ def test_layout_maps_shard_what_they_should():
     whole = [json.loads(line.removeprefix("RESULT")) for line in done.stdout.splitlines() if "RESULT" in line]
     assert whole[0] == ["intermediate_dense/kernel", "position_embeddings/embeddings"]
     assert "attention.self/query/kernel" in whole[1]
-    for family in whole[2:]:
-        assert family == ["attention/query/lora_kernel_b", "attention/value/lora_kernel_b"]
+    assert whole[2] == ["attention/query/lora_kernel_b", "attention/value/lora_kernel_b"]
     said = [line.removeprefix("UNDIVIDED").strip() for line in done.stdout.splitlines() if "UNDIVIDED" in line]
     assert said[0] == "" and re.match(r"\d+ variable.* of size 12 .* 8 devices", said[1])
 
