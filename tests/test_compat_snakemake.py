@@ -67,9 +67,8 @@ def test_the_handler_that_is_replaced_has_its_name():
     assert handler.name == inside.DEFAULT_HANDLER and isinstance(handler, ColorizingTextHandler)
     assert isinstance(handler.formatter, DefaultFormatter)
     made = logging.NullHandler()
-    inside.replace_handler(
-        SimpleNamespace(logger_manager=SimpleNamespace(logger=logger, settings=OutputSettings())), lambda *_: made
-    )
+    manager = SimpleNamespace(logger=logger, settings=OutputSettings())
+    inside.replace_handler(SimpleNamespace(logger_manager=manager), lambda *_: made)
     assert logger.handlers == [made]
 
 

@@ -375,14 +375,11 @@ def test_yaml_1_2(tmp_path):
     assert runs["other"] == runs["tiny"] == complete(DEFAULT, "c")["mlm"]["runs"]["tiny"]
 
 
-def test_overrides_of_the_command_line_are_numbers():
+def test_values_of_the_command_line_are_numbers_where_numbers_are_meant():
     config = read_config([ROOT / "config.yaml"], {"mlm": {"runs": {"tiny": {"learning_rate": "1e-4"}}}})
     assert config["mlm"]["runs"]["tiny"]["learning_rate"] == 1e-4
     sizes = {"mlm": {"runs": {"tiny": {"model": {"initializer_range": "2e-2"}}}}}
     assert read_config([ROOT / "config.yaml"], sizes)["mlm"]["runs"]["tiny"]["model"]["initializer_range"] == 0.02
-
-
-def test_text_that_reads_as_a_number_stays_text_where_text_is_meant():
     given = {"title": "2024", "archive": {"version": "1"}, "corpus": {"source": "files", "files": ["1", "2.txt"]}}
     config = read_config([ROOT / "config.yaml"], given)
     assert (config["title"], config["archive"]["version"], config["corpus"]["files"]) == ("2024", "1", ["1", "2.txt"])
@@ -409,13 +406,10 @@ def test_unreadable_config(tmp_path, monkeypatch, text, message):
     assert not Path("owned").exists()
 
 
-def test_whole_floats_and_floats_mean_the_same():
+def test_neither_the_order_of_keys_nor_how_a_number_is_written_matters():
     one = complete(changed(**{"mlm.runs.tiny.optimizer.global_clipnorm": 1}), "c")
     other = complete(changed(**{"mlm.runs.tiny.optimizer.global_clipnorm": 1.0}), "c")
     assert repr(one) == repr(other)
-
-
-def test_the_order_of_keys_means_nothing():
     backwards = {key: DEFAULT[key] for key in reversed(DEFAULT)}
     backwards["generation"] = {key: DEFAULT["generation"][key] for key in reversed(DEFAULT["generation"])}
     assert repr(complete(backwards, "c")) == repr(complete(DEFAULT, "c"))

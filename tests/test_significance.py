@@ -75,9 +75,8 @@ def test_seeds_tell_where_there_are_no_items():
     assert "says nothing of training them again" in row["because"]
     assert f"b is better ({row['because']})" in table_of_tests([row])
     # Of models that were trained several times, the runs are the sample, not the seeds within each.
-    (row,) = compare_scores(
-        *[seeded(name, *([one] * 2 for one in values)) for name, values in (("a", weak), ("b", strong))]
-    )
+    twice = [seeded(name, *([one] * 2 for one in values)) for name, values in (("a", weak), ("b", strong))]
+    (row,) = compare_scores(*twice)
     assert (row["seeds_first"], row["verdict"]) == (5, "better") and "training them again" not in row["because"]
     # Of items that are not the same, seeds say nothing.
     (row,) = compare_scores(seeded("a", weak, items={"x": 0.5}), seeded("b", strong, items={"y": 0.7}))
@@ -105,9 +104,8 @@ def test_several_scores_are_weighed_together():
 def config(**changes):
     found = read_yaml(ROOT / "config.yaml")
     found["mlm"]["runs"]["tiny"]["sweep"] = {"seed": [0, 1]}
-    found["mlm"]["runs"]["wide"] = {k: v for k, v in found["mlm"]["runs"]["tiny"].items() if k != "sweep"} | {
-        "batch_size": 32
-    }
+    found["mlm"]["runs"]["wide"] = found["mlm"]["runs"]["tiny"] | {"batch_size": 32}
+    del found["mlm"]["runs"]["wide"]["sweep"]
     return complete(found | {"evaluation": changes}, "config.yaml")
 
 

@@ -32,9 +32,8 @@ def names(found):
 def test_a_sweep_is_a_run_for_each_combination():
     sweep = {"learning_rate": [1e-4, 3e-4], "seed": [0, 1, 2]}
     found = complete(config(sweep), "config.yaml")
-    assert list(found["mlm"]["runs"]) == [
-        f"tiny-learning_rate-{rate}-seed-{seed}" for rate in ("1e-4", "3e-4") for seed in (0, 1, 2)
-    ]
+    expected = [f"tiny-learning_rate-{rate}-seed-{seed}" for rate in ("1e-4", "3e-4") for seed in (0, 1, 2)]
+    assert list(found["mlm"]["runs"]) == expected
     run = found["mlm"]["runs"]["tiny-learning_rate-3e-4-seed-2"]
     assert (run["learning_rate"], run["seed"]) == (3e-4, 2) and "sweep" not in run
     plain = complete(read_yaml(ROOT / "config.yaml"), "config.yaml")["mlm"]["runs"]["tiny"]
@@ -43,9 +42,8 @@ def test_a_sweep_is_a_run_for_each_combination():
 
 def test_nested_keys_lists_and_required_keys_are_swept():
     found = config({"optimizer.weight_decay": [0, 0.1], "mesh": [[1, 8], [8, 1]]}, "finetune")
-    assert names(found)[-4:] == [
-        f"python-weight_decay-{decay}-mesh-{mesh}" for decay in ("0", "0_1") for mesh in ("1x8", "8x1")
-    ]
+    expected = [f"python-weight_decay-{decay}-mesh-{mesh}" for decay in ("0", "0_1") for mesh in ("1x8", "8x1")]
+    assert names(found)[-4:] == expected
     found = config({"steps": [2100, 3150]})
     del found["mlm"]["runs"]["tiny"]["steps"]  # the sweep gives it
     assert names(found)[:2] == ["tiny-steps-2100", "tiny-steps-3150"]

@@ -84,9 +84,8 @@ def test_a_model_that_is_not_there_is_named_with_those_that_are(tmp_path):
 @pytest.mark.unit
 def test_without_the_environment_there_is_a_sentence():
     for tool in ("try", "demo", "serve", "new_config", "watch"):
-        done = subprocess.run(
-            [sys.executable, "-S", "-I", ROOT / f"tools/{tool}.py", "x"], capture_output=True, text=True, check=False
-        )
+        command = [sys.executable, "-S", "-I", ROOT / f"tools/{tool}.py", "x"]
+        done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 1 and done.stderr.startswith("error: ") and "activate" in done.stderr, tool
 
 
