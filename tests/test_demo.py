@@ -418,6 +418,6 @@ def test_models_are_named_or_there_is_a_sentence(tmp_path):
     command = [sys.executable, ROOT / "tools/demo.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.startswith("error: there is no trained model in results")
-    (tmp_path / "results/mlm/tiny/checkpoints/00000010").mkdir(parents=True)
+    write_json(tmp_path / "results/mlm/tiny/checkpoints/00000010/state.json", {})
     with pytest.raises(UserError, match=r"^the run is tiny, which is not finished .*; run `snakemake .*mlm`\.$"):
         choose_model("tiny", [], tmp_path / "results")
