@@ -347,7 +347,10 @@ def test_a_config_finetunes_a_published_model_on_rows(write, tmp_path, rows, mod
     assert ("by its tokenizer" in out) == (model == "my-llama") and "machine has" not in said
     # The prompts are of rows that a run holds out for its test split.
     (part,) = parts_of("finetune.text", text)
-    form = Form("x", text, chat_of(text) if "messages" in text else None)
+    form, template = Form("x", text), text.get("chat_template")
+    if template:
+        found = find_chat_template("x", template, None, chat_template_files(template))
+        form = Form("x", text, ChatTemplate(found))
     columns = {"seed": 0, "min_characters": 0, "responses": "column" not in text}
     record = write_part(str(tmp_path / "part"), read_files(part.files, "line", form), columns)
     recipe = {"parts": ["train"], "max_documents": None, "held_out": text["held_out"]}
@@ -355,11 +358,6 @@ def test_a_config_finetunes_a_published_model_on_rows(write, tmp_path, rows, mod
     held_out = pq.read_table(tmp_path / "part")["text"].filter(codes == SPLITS.index("test")).to_pylist()
     assert len(config["prompts"]["generate"]) == 3
     assert all(any(one.startswith(prompt) for one in held_out) for prompt in config["prompts"]["generate"])
-
-
-def chat_of(text):
-    template = text["chat_template"]
-    return ChatTemplate(find_chat_template("x", template, None, chat_template_files(template)))
 
 
 @pytest.mark.unit

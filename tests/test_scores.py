@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from test_causal import WORDS
@@ -102,17 +103,11 @@ def test_an_interval_is_that_of_the_mean(monkeypatch):
     assert item_means.interval(np.zeros(20)) == pytest.approx((0.0, 0.1611), abs=1e-4)
 
 
-def write_corpus(folder, split, texts):
-    import pyarrow as pa
-
-    path = str(folder / f"{split}.parquet")
-    pq.write_table(pa.table({"text": texts}), path, row_group_size=7)
-    return [path]
-
-
 def test_documents_are_drawn_by_their_seed(tmp_path):
     texts = [f"document {number} of many" for number in range(50)]
-    files = {split: write_corpus(tmp_path, split, texts) for split in ("validation", "test")}
+    files = {split: [str(tmp_path / f"{split}.parquet")] for split in ("validation", "test")}
+    for (path,) in files.values():
+        pq.write_table(pa.table({"text": texts}), path, row_group_size=7)
     recipe = {"documents": 20, "characters": 11, "seed": 3}
     assert write_items(tmp_path / "corpus.parquet", draw("corpus", files, recipe)) == 40
     items = read_items(tmp_path / "corpus.parquet")
@@ -130,8 +125,6 @@ def test_documents_are_drawn_by_their_seed(tmp_path):
 
 
 def test_of_instruction_data_the_responses_are_scored(tmp_path):
-    import pyarrow as pa
-
     texts, spans = ["Q: 1 + 2 A: 3", "Q: 2 A: 2 Q: 3 A: 33", "all of it"], [[(11, 13)], [(7, 9), (17, 20)], [(0, 9)]]
     responses = [[{"start": start, "stop": stop} for start, stop in own] for own in spans]
     table = pa.table({"text": texts, "responses": pa.array(responses, RESPONSES.type)})

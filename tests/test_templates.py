@@ -39,11 +39,6 @@ def test_fields_of_every_format(tmp_path, name):
     assert plain == ["1", "2", "3", "4"]
 
 
-def read_all(path):
-    """Return where the responses of all documents of a corpus are, read in batches that cut its row groups."""
-    return [spans for batch in read_responses(path, size=7) for spans in batch]
-
-
 def test_where_the_responses_are_is_a_column(tmp_path):
     rows = [(f"Prompt {number}: ", f"answer {number}") for number in range(100)]
     batches = [[(prompt + answer, [(len(prompt), len(prompt + answer))]) for prompt, answer in rows]]
@@ -52,7 +47,8 @@ def test_where_the_responses_are_is_a_column(tmp_path):
         path = str(tmp_path / f"{split}.parquet")
         table = pq.read_table(path)
         assert table.column_names == ["text", "responses"]
-        said = [[text[start:stop] for start, stop in spans] for text, spans in zip(found, read_all(path), strict=True)]
+        places = [spans for batch in read_responses(path, size=7) for spans in batch]  # cut as its row groups are not
+        said = [[text[start:stop] for start, stop in spans] for text, spans in zip(found, places, strict=True)]
         assert all(one[0].startswith("answer ") and len(one) == 1 for one in said if one != ["no prompt"])
         answers = [one[0] for one in said if one != ["no prompt"]]
         figures = record[split]

@@ -268,6 +268,7 @@ def test_words_are_those_of_the_pre_tokenizer(text, model, whitespace, monkeypat
 
 @pytest.mark.unit
 def test_distinct_words_are_bounded(texts, monkeypatch):
+    texts = texts[:800]
     recipe = Recipe("unigram", 400, character_coverage=1.0)
     whole = words.count_words([texts], recipe)
     monkeypatch.setattr(words, "LIMIT", 10_000)
