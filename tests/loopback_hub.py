@@ -18,7 +18,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 TOKEN = "hf_loopbackLoopbackLoopback0001"
 LARGE = (".safetensors", ".h5", ".tfrecord", ".index", ".spm")
-CHUNK = 100_000  # bytes: larger files are sent in parts
 
 
 @dataclass
@@ -49,7 +48,6 @@ class Hub:
         """Begin without a repository, and with nothing going wrong."""
         self.repositories: dict[str, Repository] = {}  # by models/OWNER/NAME or datasets/OWNER/NAME
         self.large: dict[str, bytes] = {}
-        self.parts: dict[str, dict[int, bytes]] = {}
         self.cards: list[str] = []
         self.counts, self.breaks = Counter(), []
         self.url, self.lock = "", threading.Lock()
@@ -216,30 +214,13 @@ class Handler(BaseHTTPRequestHandler):
             oid, size = item["oid"], item["size"]
             answer, url = {"oid": oid, "size": size}, f"{self.hub.url}/large/{oid}"
             if oid not in self.hub.large:
-                upload: dict = {"href": url}
-                if size > CHUNK:
-                    count = -(-size // CHUNK)
-                    upload["header"] = {"chunk_size": str(CHUNK)} | {
-                        f"{number + 1}": f"{url}/{number}" for number in range(count)
-                    }
-                answer["actions"] = {"upload": upload}
+                answer["actions"] = {"upload": {"href": url}}
             told.append(answer)
         self.answer(200, {"transfer": "basic", "objects": told})
 
     def store(self, parts: list[str], body: bytes) -> None:
-        """Take a large file, a part of one, or the word that all parts have come."""
+        """Take a large file."""
         oid = parts[1]
-        if self.command == "PUT" and len(parts) > 2:
-            self.hub.counts["parts"] += 1
-            self.hub.parts.setdefault(oid, {})[int(parts[2])] = body
-            self.answer(200, {}, ETag=f'"{parts[2]}"')
-            return
-        if self.command == "POST" and oid in self.hub.large:  # another job has sent the same content meanwhile
-            self.answer(200, {})
-            return
-        if self.command == "POST":
-            pieces = self.hub.parts[oid]
-            body = b"".join(pieces[number] for number in sorted(pieces))
         right = hashlib.sha256(body).hexdigest() == oid
         if right:
             self.hub.counts["large files"] += 1

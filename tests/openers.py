@@ -19,11 +19,7 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 # By the transformers that they have; the others that open results are in the newest one.
 LOCKS = {"transformers 5": "openers", "transformers 4": "openers-transformers4"}
 # What results are held against.
-OTHERS = {
-    "llama.cpp": "openers-llama",
-    "harness": "openers-harness",
-    "crates": "openers-crates",
-}
+OTHERS = {"llama.cpp": "openers-llama", "harness": "openers-harness", "crates": "openers-crates"}
 
 
 class Openers:

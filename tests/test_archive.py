@@ -105,9 +105,8 @@ def test_provenance_goes_back_to_the_text(archived, tmp_path):
     assert all(rule in lines for rule in ("train_finetune", "train_base", "write_causal_shard", "read_part"))
     kept = subprocess.check_output([sys.executable, tool, file, "--from", archived / ARCHIVE], cwd=tmp_path, text=True)
     # The archive has checksums that Snakemake had not taken when a job began, such as those of folders.
-    assert [line.split("  ")[-1] for line in kept.splitlines() if " by " in line] == [
-        line.split("  ")[-1] for line in lines.splitlines() if " by " in line
-    ]
+    one, other = ([line.split("  ")[-1] for line in text.splitlines() if " by " in line] for text in (kept, lines))
+    assert one == other
     done = subprocess.run([sys.executable, tool, "nothing"], cwd=archived.folder, capture_output=True, text=True)
     assert done.returncode and done.stderr.startswith("error: ") and "nothing" in done.stderr
 

@@ -183,43 +183,23 @@ def logits(model, length=12):
 # Vocabulary and tokens
 
 
-def test_vocabulary_is_the_same_each_time(vocabulary):
+def test_a_vocabulary_repeats_keeps_code_and_is_of_the_kind_that_llama_cpp_reads(vocabulary):
     assert sentencepiece_bpe.train_vocabulary(prose(200), 330, "") == vocabulary.read_bytes()
-
-
-def test_vocabulary_is_of_the_kind_that_llama_cpp_reads(vocabulary):
     assert ModelProto.FromString(vocabulary.read_bytes()).trainer_spec.model_type == TrainerSpec.BPE
-
-
-def test_vocabulary_keeps_code_as_it_is(vocabulary):
     tokenizer = open_vocabulary(vocabulary)
     assert tokenizer.special == {"pad": 0, "eos": 1, "bos": 2}
     [ids] = tokenizer.encode([CODE])
     assert tokenizer.decode(ids) == CODE
     pieces = [tokenizer.piece(i) for i in ids]
     assert pieces.count("\n") == 4 and "\u2581" * 8 in pieces
-
-
-def test_a_vocabulary_size_that_cannot_be_is_named():
-    with pytest.raises(UserError, match=r"^base\.small\.vocab_size is 5000; .* at most \d+"):
-        sentencepiece_bpe.train_vocabulary(prose(200), 5000, "base.small.vocab_size")
-    with pytest.raises(UserError, match=r"^base\.small\.vocab_size is 280; .* at least \d+"):
-        sentencepiece_bpe.train_vocabulary(prose(200), 280, "base.small.vocab_size")
-
-
-def test_long_lines_are_cut():
     assert "".join(sentencepiece_bpe.lines("a" * 9_001)) == "a" * 9_001
     assert max(map(len, sentencepiece_bpe.lines("a" * 9_001))) == sentencepiece_bpe.LINE_CHARACTERS
 
 
-def test_documents_are_encoded_with_their_marks(vocabulary):
-    tokenizer = open_vocabulary(vocabulary)
-    texts = ["the value", "", "of a list"]
-    found = []
-    for ids, lengths in tokenize([texts[:2], texts[2:]], tokenizer):
-        assert ids.dtype == np.int32 and lengths.dtype == np.int64
-        found += [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
-    assert found == [[2, *ids, 1] for ids in tokenizer.encode(texts)]
+@pytest.mark.parametrize(("size", "allowed"), [(5000, "at most"), (280, "at least")])
+def test_a_vocabulary_size_that_cannot_be_is_named(size, allowed):
+    with pytest.raises(UserError, match=rf"^base\.small\.vocab_size is {size}; .* {allowed} \d+"):
+        sentencepiece_bpe.train_vocabulary(prose(200), size, "base.small.vocab_size")
 
 
 def test_records_of_tuning_are_those_of_keras_hub(preset, vocabulary, tmp_path):
@@ -379,22 +359,6 @@ def test_lora_trains_only_its_own_variables(preset, single):
     assert all((a == np.asarray(v.value)).all() for a, v in zip(frozen, model.non_trainable_variables, strict=True))
 
 
-def test_padding_does_not_count(preset, vocabulary, tmp_path):
-    from tpulm.records.causal_batches import causal_lm
-    from tpulm.training.evaluation import make_eval_step
-
-    model, _ = tuned(preset, (1, 1))
-    function = make_eval_step(model, causal_lm)
-    values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
-    records = records_of(vocabulary, tmp_path, prose(2), "pad", 40)
-    [batch] = causal_batches.held_out_batches(records, {"batch_size": 2, "microbatches": 1})
-    text, mask = batch["tokens"], batch["mask"]
-    other = np.where(mask, text, 7)
-    a, b = (function(*values, {"tokens": np.asarray(t), "mask": mask}) for t in (text, other))
-    assert a[2] == mask[:, 1:].sum() < mask[:, 1:].size
-    np.testing.assert_allclose(a[0], b[0], rtol=1e-6)
-
-
 @pytest.fixture(scope="module")
 def answered(request, vocabulary, tmp_path_factory):
     """Records of documents of which the second half is the response; that of one is cut off."""
@@ -414,9 +378,8 @@ def test_only_responses_are_learned(jax_backend, answered):
     trainer = base_trainer((1, 1), packing=packing, responses=True)
     run, values = trainer.run, (trainer.state.trainable, trainer.frozen, trainer.state.random)
     batch = causal_batches.training_batch(answered, RECIPE | {"batch_size": 8}, 0)
-    assert {name: array.shape[1:] for name, array in batch.items()} == {
-        name: shape for name, (shape, _) in run.step.record_arrays.items()
-    }
+    shapes = {name: shape for name, (shape, _) in run.step.record_arrays.items()}
+    assert {name: array.shape[1:] for name, array in batch.items()} == shapes
 
     weight = np.float32(batch["loss_mask"][:, 1:].sum())
     (loss, (accuracy, _)), gradients = jax.jit(make_grad_fn(run.model, task))(*values, batch, weight)
@@ -440,9 +403,8 @@ def test_a_batch_without_a_response_changes_nothing(jax_backend, answered):
     batch = causal_batches.arrays(answered, np.full(4, silent), tuple)
     before = [np.array(value) for value in trainer.state.trainable]
     trainer.state, figures = trainer.step(trainer.state, trainer.frozen, batch, np.float32(0.0))
-    assert (figures == 0).all() and all(
-        (a == np.asarray(b)).all() for a, b in zip(before, trainer.state.trainable, strict=True)
-    )
+    pairs = zip(before, trainer.state.trainable, strict=True)
+    assert (figures == 0).all() and all((a == np.asarray(b)).all() for a, b in pairs)
 
 
 @pytest.mark.parametrize("answered", ["pad"], indirect=True)
@@ -548,7 +510,7 @@ def test_fetching_says_what_is_wrong(jax_backend, monkeypatch, preset):
 # Samples
 
 
-@pytest.mark.parametrize("sampler", ["greedy", "top_k", "top_p"])
+@pytest.mark.parametrize("sampler", ["top_k", "top_p"])
 def test_samples_repeat(preset, sampler):
     from tpulm.models.sampling import Generator
 
@@ -557,11 +519,9 @@ def test_samples_repeat(preset, sampler):
     generate = Generator(model, recipe, distribution.num_model_replicas)
     first = generate(["the", "of a value"])
     assert [len(samples) for samples in first] == [3, 3]
-    assert generate(["the", "of a value"]) == first
-    assert (len(set(first[0])) == 1) == (sampler == "greedy")
-    if sampler != "greedy":
-        draw_lora(model)
-        assert generate(["the", "of a value"]) != first
+    assert generate(["the", "of a value"]) == first and len(set(first[0])) > 1
+    draw_lora(model)
+    assert generate(["the", "of a value"]) != first
 
 
 def test_special_tokens_of_a_prompt_are_no_part_of_its_samples(jax_backend):

@@ -67,9 +67,8 @@ def test_the_handler_that_is_replaced_has_its_name():
     assert handler.name == inside.DEFAULT_HANDLER and isinstance(handler, ColorizingTextHandler)
     assert isinstance(handler.formatter, DefaultFormatter)
     made = logging.NullHandler()
-    inside.replace_handler(
-        SimpleNamespace(logger_manager=SimpleNamespace(logger=logger, settings=OutputSettings())), lambda *_: made
-    )
+    manager = SimpleNamespace(logger=logger, settings=OutputSettings())
+    inside.replace_handler(SimpleNamespace(logger_manager=manager), lambda *_: made)
     assert logger.handlers == [made]
 
 
@@ -86,21 +85,15 @@ def test_snakemake_says_it_in_these_words(words):
     assert f'"{words}' in source()  # as a message begins with them
 
 
-def test_what_snakemake_says_of_a_target_that_no_rule_makes():
+def test_what_snakemake_says_is_understood():
     said = str(MissingRuleException("results/x.json"))
     assert inside.missing_target(f"MissingRuleException:\n{said}") == "results/x.json"
     assert inside.missing_target("MissingInputException") is None
-
-
-def test_what_snakemake_says_of_an_output_that_is_read_only():
     rule = SimpleNamespace(name="a", lineno=1, snakefile="Snakefile", __str__=lambda self: "a")
     job = SimpleNamespace(rule=rule, output=["results/a.json", "results/b.json"], wildcards={})
     said = str(ProtectedOutputException(job, ["results/b.json", "results/a.json"]))
     assert inside.read_only(f"ProtectedOutputException in rule a:\n{said}") == "results/b.json"
     assert inside.read_only("MissingInputException") is None
-
-
-def test_a_reason_is_that_of_snakemake():
     reason = Reason()
     reason.missing_output.update(["a"])
     reason.params_changed = "before: {x: 1; y: 2}"

@@ -59,11 +59,8 @@ RECIPES = {
     "unigram, runs": Recipe("unigram", 400, normalization="none", whitespace="runs", **SOME),
     "unigram, bytes": Recipe("unigram", 600, normalization="nfkc", byte_fallback=True, **SOME),
     "unigram, fold": Recipe("unigram", 400, whitespace="fold", **SOME),
-    "bpe": Recipe("bpe", 400),
     "bpe, runs, bytes": Recipe("bpe", 600, whitespace="runs", byte_fallback=True, normalization="nfkc", **SOME),
-    "bpe, fold": Recipe("bpe", 400, whitespace="fold", **SOME),
-    "wordpiece": Recipe("wordpiece", 400),
-    "wordpiece, some": Recipe("wordpiece", 400, normalization="none", whitespace="runs", **SOME),
+    "wordpiece": Recipe("wordpiece", 400, normalization="none", **SOME),
     "gpt2": Recipe("byte-level-bpe", 500),
     "llama3": Recipe("byte-level-bpe", 500, pre_tokenizer="llama3", normalization="nfkc"),
 }
@@ -96,7 +93,7 @@ def encoder_of(name: str) -> Encoder:
 @given(texts=TEXTS)
 @example(texts=[])
 @example(texts=["", " ", ""])
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_the_ids_are_those_of_encode(name, texts):
     texts = [text.encode("utf-8", "replace").decode() for text in texts]
     tokenizer, encoder = TOKENIZERS[name], encoder_of(name)
@@ -149,9 +146,7 @@ def changed(**parts) -> Tokenizer:
 # What looks beyond a word: the tokenizer encodes whole documents.
 WHOLE = {
     "no split": changed(pre_tokenizer=pre_tokenizers.Metaspace(split=False)),
-    "no pre-tokenizer": changed(pre_tokenizer=None),
     "strip": changed(normalizer=normalizers.Strip()),
-    "prepend": changed(normalizer=normalizers.Prepend("a")),
     "replace two spaces": changed(normalizer=normalizers.Replace("  ", " ")),
     "dropout": changed(model=models.BPE({"a": 0}, [], dropout=0.5)),
 }
@@ -164,11 +159,8 @@ for label, steps in {
 WHOLE["accents, then bytes"] = changed(normalizer=normalizers.StripAccents(), pre_tokenizer=BYTE_LEVEL)
 WHOLE["nothing, then bytes"] = changed(normalizer=normalizers.Replace("x", ""), pre_tokenizer=BYTE_LEVEL)
 WHOLE["nfkc, then fold"], _ = train([TEXT], Recipe("bpe", 400, normalization="nfkc", whitespace="fold"))
-WHOLE["a token in folded text"], _ = train([TEXT], Recipe("bpe", 400, normalization="none", whitespace="fold"))
-WHOLE["a token in folded text"].add_tokens([AddedToken("a b", normalized=True)])
-NORMALIZED = changed()
-NORMALIZED.add_tokens([AddedToken("“shard”", normalized=True)])
-WHOLE["a token in normalized text"] = NORMALIZED
+WHOLE["a token in normalized text"] = changed()
+WHOLE["a token in normalized text"].add_tokens([AddedToken("“shard”", normalized=True)])
 
 
 @pytest.mark.parametrize("name", WHOLE)

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -76,6 +75,9 @@ def test_a_copied_experiment_stays_fresh_and_a_changed_copy_does_not(both):
     config["corpus"]["seed"] = 5
     write_yaml(copy / "config.yaml", config)
     assert "seed was 0 and is 5" in run(both, "copy", "corpus", "-n").stdout
+    copy_of_one(both, "bare", ".snakemake")
+    said = run(both, "bare", "tfrecords", "-n").stdout
+    assert re.search(r"^note: results/ has no \.snakemake/metadata .*--touch", said, re.M)
 
 
 def test_what_is_misspelled_or_forgotten_is_answered_with_what_to_type(both):
@@ -103,12 +105,6 @@ def test_what_is_misspelled_or_forgotten_is_answered_with_what_to_type(both):
     configure(both, "earlier", experiment="earlier")  # the key of an earlier version
     sentence = refused("-d", "experiments/earlier", "-n")
     assert "experiment" in sentence and "snakemake -d experiments/NAME" in sentence
-
-
-def test_results_that_snakemake_knows_nothing_of_are_not_called_fresh(both):
-    copy_of_one(both, "bare", ".snakemake")
-    said = run(both, "bare", "tfrecords", "-n").stdout
-    assert re.search(r"^note: results/ has no \.snakemake/metadata .*--touch", said, re.M)
 
 
 def test_cleaning_and_verifying_see_one_experiment(both):
@@ -230,14 +226,6 @@ def provenance_of(workflow, name, file):
     return subprocess.check_output(tool, cwd=workflow.folder, text=True)
 
 
-def test_the_past_of_each_is_told_apart(both):
-    folder = both / "experiments/two"
-    made = makers(jobs_of(folder))
-    assert "own.txt" in maker_of("results/corpus/parts/00000.parquet", made)["inputs"]
-    assert "own.txt" in provenance_of(both, "two", MANIFEST)
-    assert jobs_of(both.folder) == []
-
-
 def test_the_past_tells_of_replaced_files(both):
     """Another text in the same folder: files that were made of the first one say so."""
     copy_of_one(both, "again")
@@ -281,23 +269,3 @@ def test_data_of_the_harness_is_of_the_experiment(both):
     printed = run(both, "asked", target, "-n", "--verbose").stdout
     [given] = set(re.findall(r"^rule read_harness_task:\n +input: (.+)$", printed, re.M))
     assert "results/evaluation/texts/corpus.parquet" in given.split(", ")
-
-
-def test_the_page_is_of_the_experiment_that_is_named(both):
-    folder = both / "experiments/one"
-    with open(folder / "config.yaml", "a") as file:
-        file.write("title: The first of two\n")
-    worker = subprocess.Popen(["sleep", "600"])
-    (folder / LOCK).write_text(f"{worker.pid} 00:00:00 token {os.uname().nodename}\n")
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    page = subprocess.Popen([sys.executable, "tools/watch.py", "-d", "experiments/one"], cwd=both.folder, **pipes)
-    try:
-        address = page.stdout.readline().strip()
-        with urllib.request.urlopen(address, timeout=60) as answer:
-            shown = answer.read().decode()
-        assert "The first of two" in shown
-        assert re.search(r"tfrecords/manifest.json</code> <span[^>]*>older than this run", shown)
-    finally:
-        for one in (page, worker):
-            one.kill()
-            one.wait()

@@ -62,10 +62,6 @@ def test_a_published_shard_is_copied_and_indexed(take):
     places = np.frombuffer((folder / "00000-of-00001.index").read_bytes(), "<u8").tolist()
     assert places == [0, len(records(example(ids(0)))), len(content)]
     assert sidecar["records"] == 2 and sidecar["tokens"] == 2 * LENGTH and sidecar["bytes"] == len(content)
-
-
-@pytest.mark.unit
-def test_padding_is_no_token(take):
     padded = ids(0)[:12] + [3] * 4
     assert take[0](records(example(padded, [1] * 12 + [0] * 4)), packing="pad")["tokens"] == 12
 

@@ -8,7 +8,6 @@ that are sizes, values of JSON.
 import json
 import shutil
 import unicodedata
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from hypothesis import strategies as st
 from test_corpus import parquet, write
 from test_external_records import EXPECTED, WHOLE, records
 from test_masked_folders import tiny_folder
-from test_zip import forged
 from tpulm.core.errors import UserError
 from tpulm.core.foreign_folders import check_preset
 from tpulm.corpus.files import read_files
@@ -29,8 +27,6 @@ from tpulm.corpus.rows import ChatTemplate, Form
 from tpulm.models.masked_folders import save_folder
 from tpulm.records.external import take_shard
 from tpulm.records.tfrecord import scan
-from tpulm.release.rebuild import unpack
-from tpulm.release.verify import damages_of, read_manifest
 
 pytestmark = pytest.mark.unit
 
@@ -232,39 +228,6 @@ def test_what_is_damaged_is_read_or_refused_in_one_sentence(tmp_path, kind, how_
     fuzz(how_many, check, st.lists(damages, min_size=1, max_size=3))
 
 
-PARTS = st.sampled_from(["..", ".", "", "source", "config", "given", "a", "\\", "\0", "\n", "é", "\x1b[2J"])
-
-
-@HOW_MANY
-def test_an_archive_writes_nothing_elsewhere(tmp_path, how_many):
-    """Damaged, or made with names that nobody should follow; unpacked whatever the check says."""
-    path, inside = tmp_path / "a.zip", tmp_path / "in/side"
-
-    def check(name: str, changes: list) -> None:
-        files = {"source/config.yaml": b"a: 1", f"source/{name}": b"evil", name: b"evil"}
-        try:
-            forged(path, files, configfiles={name: name}, outside={name: "0"}, artifacts={}, target="a.zip")
-        except (UserError, ValueError, UnicodeError):  # no name of a zip file
-            return
-        content = path.read_bytes()
-        for change in changes:
-            content = changed(content, change)
-        path.write_bytes(content)
-        damages = damages_of(path)
-        assert all(damage.isprintable() and len(damage) < 2100 for damage in damages)
-        try:
-            with zipfile.ZipFile(path) as opened:
-                unpack(opened, read_manifest(path), inside)
-        except Exception:
-            if not damages:
-                raise
-        assert all(inside in one.parents or one == path for one in tmp_path.rglob("*") if one.is_file())
-        shutil.rmtree(inside.parent, ignore_errors=True)
-
-    check("a", [])
-    fuzz(how_many, check, st.lists(PARTS, max_size=5).map("/".join), st.lists(BYTES, max_size=2))
-
-
 @HOW_MANY
 def test_a_chat_template_is_rendered_or_refused_in_one_sentence(monkeypatch, how_many):
     monkeypatch.setattr("tpulm.corpus.rows.LONGEST", 1)
@@ -277,12 +240,3 @@ def test_a_chat_template_is_rendered_or_refused_in_one_sentence(monkeypatch, how
             check_sentence(error, "")
 
     fuzz(how_many, check, st.lists(st.sampled_from(WORDS) | st.text(max_size=5), max_size=25).map("".join))
-
-
-def test_types_that_numpy_does_not_have(tmp_path):
-    folder, read = masked_model(tmp_path)
-    (out := tmp_path / "out").mkdir()
-    head = json.dumps({"a": {"dtype": "F8_E5M2", "shape": [4], "data_offsets": [0, 4]}}).encode()
-    (folder / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + bytes(4))
-    with pytest.raises(UserError, match=f"^x is {folder}, where model.safetensors cannot be read"):
-        read(out)

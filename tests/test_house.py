@@ -6,8 +6,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from architecture import keys, naming
-from tpulm.config.reading import schema
 from tpulm.core.code_digest import backend_of_branch
 
 ROOT = Path(__file__).parents[1]
@@ -44,14 +42,3 @@ def test_the_version_is_the_same_everywhere():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
     assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[0] == version
-
-
-@pytest.mark.unit
-def test_every_key_has_code():
-    """Its last part stands in quotes, unless its mapping is passed on as a whole."""
-    files = [*SCRIPTS.rglob("*.py"), *(ROOT / "rules").glob("*.smk")]
-    quoted = set(re.findall(r"""(?<=["'])(\w+)(?=["'])""", "".join(path.read_text() for path in files)))
-    unread = {key for key in keys(schema()) if key.rpartition(".")[2] not in quoted}
-    passed_on = r"(.*\.optimizer|.*\.filters\.gopher_repetition)\.\w+|tokenizer\.normalization"
-    assert [key for key in unread if not re.fullmatch(passed_on, key)] == []
-    assert "scripts/tpulm/corpus/parts.py" in naming("corpus.near_duplicates")  # as `make architecture` has it

@@ -16,15 +16,12 @@ def text(value, low, high, on="corpus test", **more):
 
 
 def test_a_score_says_what_it_is_beside_chance_and_simpler_models():
-    assert text(2.0, 1.9, 2.1, baselines={"unigram": 4.0, "5-gram": 2.05}).comparison == (
-        "better than unigram; no significant difference from 5-gram"
-    )
+    score = text(2.0, 1.9, 2.1, baselines={"unigram": 4.0, "5-gram": 2.05})
+    assert score.comparison == "better than unigram; no significant difference from 5-gram"
     pairs = Score("pairs", "accuracy", "made", 0.7, 0.6, 0.8, True, 40, chance=0.5, baselines={"5-gram": 0.9})
     assert pairs.comparison == "worse than 5-gram; better than chance"
-    assert (
-        text(2.0, None, None, baselines={"a": 2.0, "b": 1.5}).comparison
-        == "no significant difference from a; worse than b"
-    )
+    unknown = text(2.0, None, None, baselines={"a": 2.0, "b": 1.5})
+    assert unknown.comparison == "no significant difference from a; worse than b"
     pseudo = Score("text", "pseudo_bits_per_byte", "x", 2.3, 2.2, 2.4, False, 9, baselines={"5-gram": 1.5})
     assert pseudo.comparison == "", "it is no likelihood"
     assert Score("task", "mcc", "cola", 0.1, None, None, True, 9).comparison == ""
@@ -60,16 +57,13 @@ RUN = "<results>/mlm/tiny/checkpoints"
 SCORES = "<results>/evaluation/mlm/tiny"
 
 
-def test_the_config_names_the_checkpoints_that_are_scored(scored, tmp_path):
+def test_the_config_names_the_checkpoints_that_are_scored_and_thinning_waits_for_them(scored, tmp_path):
     steps = {which: scored(which).steps["mlm/tiny"] for which in ("best", "last", "all")}
     assert steps == {"best": [], "last": [1500], "all": [500, 1000, 1500]}
     assert scored("last").of_steps("mlm/tiny") == [f"{SCORES}/00001500/scores.json"]
     assert chains()["mlm/tiny"].tokens_per_step == 8 * 128
     with pytest.raises(UserError, match=r"^evaluation\.checkpoints is all, .*mlm\.runs\.tiny has patience.* best"):
         scored("all", patience=2)
-
-
-def test_thinning_waits_for_what_the_config_names(scored, tmp_path):
     assert scored("best").before_pruning("mlm/tiny", 500) == []
     assert scored("all").before_pruning("mlm/tiny", 500) == [f"{SCORES}/00000500/scores.json"]
     touch(tmp_path, f"{RUN}/00000500/pruned.json", f"{SCORES}/00000500/scores.json")

@@ -100,19 +100,13 @@ def test_models_are_exported_with_the_template_of_their_text(configured):
     assert (folders / "finetune/one/chat_template.jinja").read_text().endswith(GEMMA_TEMPLATE)
 
 
-def pasted():
-    """Return the commands of the guide's example: what makes the data, the config, and what runs."""
+@pytest.mark.unit
+def test_the_example_of_the_guide(tmp_path):
     block = (ROOT / "docs/guides/instruction-data.md").read_text().split("```sh\n")[1].split("```")[0]
     data, rest = block.split("cat > experiments/sums/config.yaml <<'END'\n")
     config, run = rest.split("END\n")
-    return data, YAML(typ="safe", pure=True).load(config), run
-
-
-@pytest.mark.unit
-def test_the_example_of_the_guide(tmp_path):
-    data, config, run = pasted()
     subprocess.run(data, shell=True, check=True, cwd=tmp_path)
-    completed = complete(config, "sums.yaml")
+    completed = complete(YAML(typ="safe", pure=True).load(config), "sums.yaml")
     text = completed["finetune"]["text"]
     form = Form("finetune.text", text)
     rows = [row for batch in read_files([str(tmp_path / "sums.jsonl")], "line", form) for row in batch]

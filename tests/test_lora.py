@@ -9,7 +9,6 @@ import pytest
 import test_causal
 from conftest import open_vocabulary
 from test_causal import (
-    OPTIMIZER,
     RECIPE,
     SIZES,
     draw_lora,
@@ -77,19 +76,15 @@ def opened(model, **changes):
 # Families
 
 
-def family_trainer(name, mesh):
-    return trainer_of("base", model=MODELS[name], vocab_size=328, mesh=mesh)
-
-
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "qwen2" else pytest.mark.long) for name in FAMILIES]
 )
 def test_a_family_trains_on_eight_devices(jax_backend, packed, name):
     from tpulm.models import sharding
 
-    trainer = family_trainer(name, (2, 4))
+    trainer = trainer_of("base", model=MODELS[name], vocab_size=328, mesh=(2, 4))
     losses = train(trainer, packed, 0, 4)
-    alone = family_trainer(name, (1, 1))
+    alone = trainer_of("base", model=MODELS[name], vocab_size=328, mesh=(1, 1))
     np.testing.assert_allclose(losses, train(alone, packed, 0, 4), rtol=1e-3)
     assert losses[-1] < losses[0]
     rows = sharding.partitioning(trainer.run.model, trainer.run.distribution)
@@ -119,7 +114,9 @@ def test_a_segment_with_adapters_is_written(jax_backend, packed, tmp_path):
     assert needs_of(run.model).head_dim == SIZES["head_dim"]  # it is hidden_dim / num_query_heads
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in ("gemma", "qwen2") else pytest.mark.long) for name in FAMILIES]
+)
 def test_peft_adapters_of_all_targets_are_the_same_change(jax_backend, name):
     from tpulm.models.base_precision import leaves
 
@@ -146,15 +143,12 @@ def test_peft_adapters_of_all_targets_are_the_same_change(jax_backend, name):
         assert len(tensors[f"{prefix}.lora_A.weight"]) == config["rank_pattern"].get(module.split(".")[1], config["r"])
 
 
-def test_each_target_is_all_of_its_layers(jax_backend, preset):
-    for target in TARGETS:
-        model = opened(preset, targets=[target])
-        adapted = {v.path.split("/")[-2] for v in model.trainable_variables}
-        known = {"ffn": {"ffw_gating", "ffw_gating_2", "ffw_linear"}, "output": {"attention_output"}}
-        assert adapted == known.get(target, {target})
-
-
 # Loading an adapter as README says
+
+
+def spec_of(preset, **changes):
+    recipe = LORA | {"precision": "float32", "mesh": (1, 1), "base": {"preset": preset}}
+    return ModelSpec.of("finetune", "the.run", recipe | changes)
 
 
 def loaded_as_readme_says(preset, folder):
@@ -168,23 +162,18 @@ def loaded_as_readme_says(preset, folder):
     return model
 
 
-@pytest.mark.parametrize("targets", [["query", "value"], EVERYTHING], ids=str)
-def test_an_adapter_of_keras_gives_the_trainers_logits(jax_backend, preset, tmp_path, targets):
+def test_an_adapter_of_keras_gives_the_trainers_logits(jax_backend, preset, tmp_path):
     from tpulm.models.adapters import save_adapters
     from tpulm.training.sharded_arrays import by_path
 
-    model = opened(preset, targets=targets, alpha=6)
+    changes = {"targets": EVERYTHING, "alpha": 6}
+    model = opened(preset, **changes)
     base = logits(model)
     draw_lora(model)
     trained = by_path(model.trainable_variables, [np.asarray(v.value) for v in model.trainable_variables])
-    recipe = LORA | {"precision": "float32", "mesh": (1, 1), "base": {"preset": preset}}
-    spec = ModelSpec.of("finetune", "the.run", recipe | {"targets": targets, "alpha": 6})
-    save_adapters(
-        spec,
-        peft_adapter.scaled(trained, spec.alpha / spec.rank),
-        tmp_path / "adapter.lora.h5",
-        tmp_path / "adapter.lora.json",
-    )
+    spec = spec_of(preset, **changes)
+    files = (tmp_path / f"adapter.lora.{kind}" for kind in ("h5", "json"))
+    save_adapters(spec, peft_adapter.scaled(trained, spec.alpha / spec.rank), *files)
     wanted = logits(model)
     assert not np.allclose(base, wanted, atol=1e-2)
     np.testing.assert_allclose(logits(loaded_as_readme_says(preset, tmp_path)), wanted, atol=1e-4)
@@ -258,9 +247,7 @@ def test_a_merged_model_gives_the_trainers_logits(jax_backend, preset, tmp_path)
     model = opened(preset, **changes)
     draw_lora(model)
     save_arrays(tmp_path / "best", by_path(model.trainable_variables, [v.value for v in model.trainable_variables]))
-    recipe = LORA | {"precision": "float32", "base": {"preset": preset}}
-    spec = ModelSpec.of("finetune", "the.run", recipe | changes)
-    save_preset(merged(spec, str(tmp_path / "best")), tmp_path / "model")
+    save_preset(merged(spec_of(preset, **changes), str(tmp_path / "best")), tmp_path / "model")
     keras.distribution.set_distribution(None)
     np.testing.assert_allclose(logits(load_preset(tmp_path / "model")), logits(model), atol=1e-4)
 
@@ -300,9 +287,8 @@ def test_adafactor_is_that_of_keras_with_less_state(jax_backend):
     assert len({v.path for v in state}) == len(state)
 
 
-@pytest.mark.parametrize("optimizer", [OPTIMIZER, *OPTIMIZERS.values()])
-def test_biases_and_scales_are_not_decayed(jax_backend, preset, optimizer):
-    run = trainer_of("finetune", base={"preset": preset}, optimizer=optimizer, **LORA | {"method": "full"}).run
+def test_biases_and_scales_are_not_decayed(jax_backend, preset):
+    run = trainer_of("finetune", base={"preset": preset}, **LORA | {"method": "full"}).run
     decayed = {v.path.rsplit("/", 1)[1]: run.optimizer._use_weight_decay(v) for v in run.model.trainable_variables}
     assert decayed == {"kernel": True, "embeddings": True, "scale": False}
 

@@ -251,9 +251,8 @@ def test_a_model_of_a_hub_is_the_one_of_the_commit(given, server):
     put(server, "me/given", given, **{"config.json": b"{}"})
     server.break_off("GET", "model.safetensors", "reset")
     found = locate("me/given", first, "mlm.runs.x is me/given")
-    assert {path.name: path.read_bytes() for path in found.iterdir()} == {
-        path.name: path.read_bytes() for path in given.iterdir()
-    }
+    theirs, ours = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in (given, found))
+    assert ours == theirs
     with pytest.raises(UserError, match=r"^mlm\.runs\.x is me/none at revision .* does not have"):
         locate("me/none", first, "mlm.runs.x is me/none at revision x")
 

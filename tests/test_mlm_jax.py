@@ -10,10 +10,8 @@ import warm
 from test_masked_folders import variables_of
 from test_mlm_tensorflow import MASKING, ONE_TYPE, OPTIMIZER, RECIPE, SIZES, records, run_and_stop, train
 from tpulm.core.arrays import load_arrays, save_arrays
-from tpulm.core.errors import UserError
 from tpulm.models.weight_names import from_transformers, to_transformers
 from tpulm.records.masked_batches import mask_batch
-from tpulm.specs.masked_sizes import sizes_of
 
 LAYERS, HEADS, PAD = 2, 2, 3
 ON_JAX = {"microbatches": 1, "steps_per_execution": 1, "remat": False, "mesh": (-1, 1)}
@@ -170,7 +168,7 @@ large = {"architecture": "roberta", "hidden_size": 1024, "num_attention_heads": 
 runs = [("mlm", {"model": large, "masking": masking, "vocabulary": {"size": 50_264, "pad": 3}})]
 base = {"architecture": "roberta"}  # twelve heads, which eight devices cannot share
 runs += [("mlm", {"model": base, "masking": masking, "vocabulary": {"size": 50_264, "pad": 3}})]
-runs += [("finetune", {"base": {"preset": preset}}) for preset in ("gemma_7b_en", "gemma2_9b_en", "gemma3_12b_text")]
+runs += [("finetune", {"base": {"preset": "gemma2_9b_en"}})]
 for stage, recipe in runs:
     run = AbstractRun(TrainingStep.of(stage, "x", recipe | common), jax.devices())
     axes = {v.path: run.distribution.expected(v.path, v.shape) for v in run.model.variables if len(v.shape) > 1}
@@ -186,8 +184,7 @@ def test_layout_maps_shard_what_they_should():
     whole = [json.loads(line.removeprefix("RESULT")) for line in done.stdout.splitlines() if "RESULT" in line]
     assert whole[0] == ["intermediate_dense/kernel", "position_embeddings/embeddings"]
     assert "attention.self/query/kernel" in whole[1]
-    for family in whole[2:]:
-        assert family == ["attention/query/lora_kernel_b", "attention/value/lora_kernel_b"]
+    assert whole[2] == ["attention/query/lora_kernel_b", "attention/value/lora_kernel_b"]
     said = [line.removeprefix("UNDIVIDED").strip() for line in done.stdout.splitlines() if "UNDIVIDED" in line]
     assert said[0] == "" and re.match(r"\d+ variable.* of size 12 .* 8 devices", said[1])
 
@@ -287,21 +284,6 @@ def test_rows_of_a_batch_are_masked_as_in_the_whole():
     whole = mask_batch(ids, *arguments)
     part = mask_batch(ids[4:8], *arguments, slice(4, 8), 12)
     assert all((part[name] == array[4:8]).all() for name, array in whole.items())
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "allowed"),
-    [
-        ("architecture", "bert", "modernbert"),
-        ("hidden_act", "relu", "gelu"),
-        ("attention_probs_dropout_prob", 0.2, "0.1 or 0"),
-        ("hidden_size", 770, "12"),
-        ("num_hidden_layers", 0, "1 or more"),
-    ],
-)
-def test_models_that_keras_hub_does_not_have(key, value, allowed):
-    with pytest.raises(UserError, match=rf'^m\.{key} is "?{value}"?; allowed.*{allowed}'):
-        sizes_of({"architecture": "roberta", key: value}, "m")
 
 
 PROFILED = """

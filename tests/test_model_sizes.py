@@ -116,13 +116,9 @@ def test_the_size_of_a_folder_of_transformers(tmp_path, name, sizes, parameters)
     ("preset", "parameters"),
     [
         ("gemma_7b_en", 8_537_680_896),
-        ("llama3_instruct_8b_en", 8_030_261_248),
         ("mistral_0.3_instruct_7b_en", 7_248_023_552),  # counted: the sizes of its layers are not known here
-        ("gemma3_instruct_270m", 268_098_176),
         ("gemma4_instruct_2b", 4_628_569_379),  # of 5.1e9; without what reads images and sound
-        ("mistral_instruct_7b_en", 7_241_732_096),
         ("kaggle://keras/qwen/keras/qwen2.5_0.5b_en/1", 494_032_768),
-        ("qwen3_4b_en", 4_022_468_096),
         ("hf://someone/llama3_8b", None),
     ],
 )

@@ -68,15 +68,12 @@ def test_memory_for_gemma_7b_is_that_of_its_weights():
     assert 0.75 * whole < mem_mb(rounded, "train") < 1.2 * whole
 
 
-def test_memory_on_a_cpu_is_that_of_the_devices_too():
+def test_memory_on_a_cpu_and_of_folders_for_transformers():
     config = read_config([str(ROOT / "recipes/imdb-gemma-7b.yaml")], {})
     asked = config["finetune"]["runs"]["imdb"]["resources"]
     rented = mem_mb([*Outline(config).runs.values()][0], "train")
     del asked["accelerator"]
     assert mem_mb([*Outline(config).runs.values()][0], "train") > rented + 4 * GEMMA_7B / 1e6
-
-
-def test_folders_for_transformers_take_the_model():
     merged = tuned(merge=True)
     assert mem_mb(merged, "export_transformers") > 4 * GEMMA_7B / 1e6
     [preset] = Outline(read_config([str(ROOT / "recipes/imdb-gemma-7b.yaml")], {})).of_stage("base").values()

@@ -71,9 +71,8 @@ def test_a_document_per_record_is_cut_or_padded(documents, width, closing, at_on
         blocks = list(pack([batch], packer))
     ids, mask = (np.concatenate([block[name] for block in blocks]) for name in ("input_ids", "attention_mask"))
     for row, held, document in zip(ids, mask, documents, strict=True):
-        short = (
-            document if len(document) <= width else document[: width - closing] + document[len(document) - closing :]
-        )
+        cut = document[: width - closing] + document[len(document) - closing :]
+        short = document if len(document) <= width else cut
         assert row.tolist() == short + [3] * (width - len(short))
         assert held.tolist() == [1] * len(short) + [0] * (width - len(short))
     assert packer.tokens == len(batch[0]) and packer.dropped == len(batch[0]) - mask.sum()

@@ -50,7 +50,7 @@ def server(monkeypatch):
 
 @pytest.fixture
 def artifact(tmp_path):
-    """A folder with files of the kinds that there are: small ones, large ones, one that is sent in parts."""
+    """A folder with small files and large ones."""
     here = tmp_path / "artifact"
     (here / "train").mkdir(parents=True)
     (here / "config.json").write_text("{}\n")
@@ -90,7 +90,7 @@ def test_a_repository_holds_the_files_and_the_receipt_says_which(server, artifac
     assert found.private and of_ours(found.files()) == held(artifact)
     place = "me/models-mlm-tiny@main"
     assert receipt == {"place": place, "commit": found.branches["main"][-1], "files": hashes_of(artifact)}
-    assert server.counts["commits"] == 1 and server.counts["parts"] == 3
+    assert server.counts["commits"] == 1
     assert server.cards == [(artifact / CARD).read_text()]  # validated before it was committed
     # What is unchanged makes no commit, what is gone goes, and what others put there stays.
     assert published(artifact) == receipt and server.counts["commits"] == 1
@@ -155,21 +155,6 @@ def test_a_repository_that_is_public_or_closed_is_refused(server, artifact, monk
         published(artifact, private=False)
 
 
-def test_branches_and_checkpoints_beside_each_other(server, artifact, tmp_path):
-    published(artifact)
-    checkpoint = tmp_path / "weights.safetensors"
-    for step in (10, 20):
-        checkpoint.write_bytes(b"%d" % step)
-        found = published_files([f"checkpoints/{step:08d}/weights.safetensors"], [checkpoint])
-        publishing.publish_to_hub(RECIPE | {"branch": "checkpoints"}, found, {}, print)
-    found = server.repositories[KEY]
-    own = {f"checkpoints/000000{step}/weights.safetensors": b"%d" % step for step in (10, 20)}
-    assert of_ours(found.files("checkpoints")) == held(artifact) | own
-    assert of_ours(found.files()) == held(artifact)
-    published(artifact, branch="checkpoints")  # a model takes no checkpoint away
-    assert of_ours(found.files("checkpoints")) == held(artifact) | own
-
-
 def test_of_many_files_those_that_name_the_others_come_last(server, artifact, monkeypatch):
     monkeypatch.setattr(publishing, "AT_ONCE", 2)
     published(artifact)
@@ -208,10 +193,8 @@ def test_a_folder_of_a_bucket(storage, artifact):
     (artifact / "train/2.tfrecord").unlink()
     (artifact / "config.json").write_text('{"a": 1}\n')
     second = publish(first)["files"]
-    assert objects() == held(artifact) | {
-        "4bit/model.safetensors": b"mine",
-        "checkpoints/00000010/weights.safetensors": b"10",
-    }
+    others = {"4bit/model.safetensors": b"mine", "checkpoints/00000010/weights.safetensors": b"10"}
+    assert objects() == held(artifact) | others
     assert [path for path in second if second[path] != first["files"][path]] == ["config.json"]
 
 
@@ -267,9 +250,8 @@ def test_a_model_and_its_checkpoints_go_to_hub_and_bucket(trained, server, stora
     printed = workflow("results/publish/hub/checkpoints/mlm/tiny/00000010.json", *asked).stdout
     found, model = server.repositories[KEY], workflow / "results/mlm/tiny/model"
     newest = of_ours(found.files())  # while the run goes on
-    assert (
-        newest.keys() == held(model).keys() | {CARD} and newest["model.safetensors"] != held(model)["model.safetensors"]
-    )
+    file, last = "model.safetensors", held(model)
+    assert newest.keys() == last.keys() | {CARD} and newest[file] != last[file]
     told = ModelCard(newest[CARD].decode()).text
     assert "after step 10 of a training of 20" in told and 'subfolder="checkpoints/00000010"' in told
     printed += workflow("publish", *asked).stdout
@@ -309,9 +291,8 @@ def facts(workflow, publication, evaluations):
         return str(workflow / path.replace("<results>", "results"))
 
     files = card_inputs(publication, evaluations).items()
-    return cards.read_facts(
-        {name: here(given) if isinstance(given, str) else [*map(here, given)] for name, given in files}
-    )
+    found = {name: here(given) if isinstance(given, str) else [*map(here, given)] for name, given in files}
+    return cards.read_facts(found)
 
 
 def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
@@ -353,9 +334,8 @@ def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
 
 def test_a_card_without_a_hub_names_the_folder(trained):
     publications, evaluations = artifacts_of(trained)
-    sources = {
-        name: card_recipe(publication, evaluations.outline)["source"] for name, publication in publications.items()
-    }
+    outline = evaluations.outline
+    sources = {name: card_recipe(publication, outline)["source"] for name, publication in publications.items()}
     assert sources["mlm/tiny"] == "results/mlm/tiny/model" and sources["base/small"] == "results/base/small/preset"
     tokenizer = publications["tokenizer"]
     text = cards.card(card_recipe(tokenizer, evaluations.outline), facts(trained, tokenizer, evaluations))

@@ -3,9 +3,6 @@
 from dataclasses import asdict
 
 import pytest
-from conftest import ROOT
-from tpulm.config.reading import read_config
-from tpulm.core.errors import UserError
 from tpulm.report.published import answers_beside, beside_published, markdown, verdict
 from tpulm.specs.scores import token_scores
 
@@ -50,26 +47,3 @@ def test_answers_that_are_the_same_are_counted():
     (row,) = answers_beside({MASK: ["be", "", "work"]}, answers)
     assert (row["published"], row["reached"]) == ("be, (nothing), work", "be, (nothing), end")
     assert row["verdict"] == "2 of 3 are the same"
-
-
-@pytest.mark.parametrize(
-    ("run", "published", "said"),
-    [
-        ("mlm.runs.tiny", {"source": "x"}, r"mlm\.runs\.tiny\.published .*train_loss"),
-        ("mlm.runs.tiny", {"source": "x", "train_loss": 1, "last_steps": 9999}, r"published\.last_steps .*9999.*2100"),
-        ("mlm.runs.tiny", {"source": "x", "answers": {"A [MASK].": ["b"]}}, r"published\.answers .*fill_mask"),
-        (
-            "finetune.runs.python",
-            {"source": "x", "train_loss": 1, "answers": {MASK: ["b"]}},
-            r"finetune\.runs\.python\.published has no key .answers.",
-        ),
-        ("base.small", {"source": "x", "train_loss": 1, "differs": {"train_accuracy": "y"}}, r"differs .*base\.small"),
-        ("base.small", {"train_loss": 1}, "source"),
-    ],
-)
-def test_what_cannot_be_compared_is_said(run, published, said):
-    changes = {"published": published}
-    for part in reversed(run.split(".")):
-        changes = {part: changes}
-    with pytest.raises(UserError, match=said):
-        read_config([str(ROOT / "config.yaml")], changes)

@@ -90,7 +90,7 @@ from pathlib import Path
 from tpulm.core import bucket, ledger
 folder = Path("{place}results/jobs")
 if sys.argv[1] == "first":
-    for number in range(200):
+    for number in range(20):
         ledger.append(folder / f"many/{{number}}.jsonl", {{"event": "note"}})
     ledger.combine(folder)
 read, asked = bucket.file_system().cat_file, []
@@ -109,7 +109,7 @@ for _ in range(2):
     server.stop()
     folder = Path(f"{place}results/jobs")
     assert (tmp_path / "second" / folder / "train.jsonl").read_bytes() == whole
-    assert len(list((tmp_path / "second" / folder).rglob("*.jsonl"))) == 201
+    assert len(list((tmp_path / "second" / folder).rglob("*.jsonl"))) == 21
     (job,) = jobs_of(tmp_path / "second", folder)
     assert [one["exit"] for one in job["attempts"]] == [None, 0] and job["id"] == "train"
     assert list(job["outputs"]) == ["results/model"] and list(job["inputs"]) == ["results/text"]
@@ -129,19 +129,15 @@ def test_an_attempt_that_was_killed_is_told_of_and_one_that_cannot_be_recorded_f
     assert full.returncode and "No space left on device" in full.stderr
 
 
-def test_a_changed_file_is_refused_however_large_it_is(tmp_path, monkeypatch):
-    """A sparse file, larger than those that Snakemake compares by content; its date and size stay."""
+def test_a_changed_file_is_refused_though_its_date_and_size_stay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = Path("results/model")
     model.parent.mkdir()
-    with open(model, "wb") as file:
-        file.truncate(1_100_000_000)
+    model.write_bytes(bytes(20_000_000))
     date = model.stat().st_mtime_ns
     written = {path: facts["sha256"] for path, facts in job_record.digests_of_outputs([str(model)]).items()}
     write_record(tmp_path, "logs/train.log", "train", 1.0, 2.0, outputs=written)
-    with open(model, "r+b") as file:
-        file.seek(900_000_000)
-        file.write(b"x")
+    model.write_bytes(bytes(19_999_999) + b"x")
     os.utime(model, ns=(date, date))
     said = r"^results/model is corrupt: .* train .*: snakemake --force results/model --allowed-rules train$"
     with pytest.raises(UserError, match=said):
@@ -207,11 +203,9 @@ def test_no_secret_is_in_a_record_however_it_is_spelled(tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl"
     recipe = {"files": [f"https://{secret}@host/a.txt"], f"by {secret}": ROOT}
     ledger.append(path, {"event": "start", "time": 1.5, "recipe": recipe})
-    recipe = {"files": ["https://[secret]@host/a.txt"], "by [secret]": str(ROOT)}
-    assert (
-        ledger.read_record(path) == [{"event": "start", "time": 1.5, "recipe": recipe}]
-        and "canary" not in path.read_text()
-    )
+    hidden = {"event": "start", "time": 1.5}
+    hidden |= {"recipe": {"files": ["https://[secret]@host/a.txt"], "by [secret]": str(ROOT)}}
+    assert ledger.read_record(path) == [hidden] and "canary" not in path.read_text()
 
 
 def test_the_source_is_told_by_commit_and_difference(tmp_path):
@@ -219,7 +213,6 @@ def test_the_source_is_told_by_commit_and_difference(tmp_path):
         who = ["-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
 
-    (tmp_path / "rules").mkdir()
     (tmp_path / "Snakefile").write_text("one\n")
     assert version_of(tmp_path) == ({"commit": None, "changed": None, "untracked": []}, "")
     git("init")
@@ -228,11 +221,10 @@ def test_the_source_is_told_by_commit_and_difference(tmp_path):
     version, diff = version_of(tmp_path)
     assert len(version["commit"]) == 40 and not version["changed"] and diff == ""
     (tmp_path / "Snakefile").write_text("two\n")
-    (tmp_path / "rules/new.smk").write_text("")
     (tmp_path / "private.txt").write_text("a text of the user")
     version, diff = version_of(tmp_path)
-    assert version["changed"] and version["untracked"] == ["rules/new.smk"] and "-one\n+two\n" in diff
-    assert list(source_files(tmp_path)) == ["Snakefile", "rules/new.smk"]
+    assert version["changed"] and version["untracked"] == [] and "-one\n+two\n" in diff
+    assert list(source_files(tmp_path)) == ["Snakefile"]
 
 
 def test_the_archive_is_published_where_it_is_named():

@@ -46,16 +46,12 @@ def browser():
 
 def opened(browser, address: str, width: int, scheme: str, complaints: list, scripts: bool = True):
     """Return an open page; what its console says and what it asks a network for goes to `complaints`."""
-    context = browser.new_context(
-        viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=scripts
-    )
-    page = context.new_page()
+    size = {"width": width, "height": 900}
+    page = browser.new_context(viewport=size, color_scheme=scheme, java_script_enabled=scripts).new_page()
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on(
-        "request",
-        lambda request: complaints.append(request.url) if not request.url.startswith(("data:", address)) else None,
-    )
+    known = ("data:", address)
+    page.on("request", lambda request: request.url.startswith(known) or complaints.append(request.url))
     page.goto(address)
     if scripts:
         page.wait_for_selector("html[data-ready]")
@@ -120,7 +116,7 @@ def watched(trained, tmp_path):
     words = f"{worker.pid} 00:00:00 token {os.uname().nodename}"
     (tmp_path / ".snakemake/workflow.flock").write_text(words)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, ROOT / "tools/watch.py"], cwd=tmp_path, **pipes)
+    process = subprocess.Popen([sys.executable, "tools/watch.py", "-d", tmp_path], cwd=ROOT, **pipes)
     yield process.stdout.readline().strip(), process, worker, tmp_path
     for one in (process, worker):
         one.kill()

@@ -8,8 +8,10 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from test_causal import WORDS
 from tokenizers import Tokenizer, models, processors
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
@@ -23,7 +25,6 @@ from tpulm.evaluation.minimal_pairs import fetch_pairs
 from tpulm.evaluation.ngram_model import ORDER, KneserNey, Unigram
 from tpulm.evaluation.overlap import count_in_training, find_overlap, items_in_training
 from tpulm.evaluation.rows import (
-    Encoded,
     batched,
     causal_rows,
     costs_of,
@@ -41,8 +42,6 @@ from tpulm.tokenization.tokenizer import TextTokenizer
 from tpulm.tokenization.training import train
 
 pytestmark = pytest.mark.unit
-
-WORDS = "the of value function returns object when list given name and or is module class string".split()
 
 
 def prose(documents, seed=0, words=12):
@@ -62,14 +61,13 @@ def test_kneser_ney_is_that_of_nltk():
         own = ["<s>"] * (ORDER - 1) + list(map(str, words))
         return [tuple(own[i - n + 1 : i + 1]) for i in range(ORDER - 1, len(own)) for n in range(1, ORDER + 1)]
 
-    training, known = numbered(prose(1000))
+    training, known = numbered(prose(200))
     held_out, _ = numbered(prose(20, 1), known)
     # nltk takes nothing off the lowest order: what was never seen is impossible.
     ours = KneserNey(training, len(known), [0, *[0.1] * (ORDER - 1)]).nats(held_out)
     end = len(known)
     theirs = KneserNeyInterpolated(ORDER, discount=0.1)
     theirs.fit([grams([*ids, end]) for ids in training], vocabulary_text=[*map(str, range(end + 1)), "<s>"])
-    assert end == len({word for text in prose(1000) for word in text.split()})
     for ids, cost in zip(held_out, ours, strict=True):
         whole = [gram for gram in grams(ids) if len(gram) == ORDER]
         shares = [theirs.unmasked_score(gram[-1], gram[:-1]) for gram in whole]
@@ -98,28 +96,18 @@ def test_an_interval_is_that_of_the_mean(monkeypatch):
     monkeypatch.setattr(item_means, "AT_ONCE", 10_000)
     assert item_means.interval(values) == pytest.approx((low, high))  # in parts, which memory has room for
     # A document that is next to nothing of the text moves nothing.
-    assert item_means.interval(np.array([9.0, *[1.0] * 19]), np.array([1e-9, *[5.0] * 19]))[1] == pytest.approx(
-        1, abs=1e-6
-    )
-
-
-def test_where_all_are_right_there_is_an_interval_still():
-    # Wilson's: https://en.wikipedia.org/wiki/Binomial_proportion_confidence_interval#Wilson_score_interval
+    weighed = item_means.interval(np.array([9.0, *[1.0] * 19]), np.array([1e-9, *[5.0] * 19]))
+    assert weighed == pytest.approx((1.0, 1.0), abs=1e-6)
+    # Wilson's, where all are right: https://en.wikipedia.org/wiki/Binomial_proportion_confidence_interval
     assert item_means.interval(np.ones(20)) == pytest.approx((0.8389, 1.0), abs=1e-4)
     assert item_means.interval(np.zeros(20)) == pytest.approx((0.0, 0.1611), abs=1e-4)
 
 
-def write_corpus(folder, split, texts):
-    import pyarrow as pa
-
-    path = str(folder / f"{split}.parquet")
-    pq.write_table(pa.table({"text": texts}), path, row_group_size=7)
-    return [path]
-
-
 def test_documents_are_drawn_by_their_seed(tmp_path):
     texts = [f"document {number} of many" for number in range(50)]
-    files = {split: write_corpus(tmp_path, split, texts) for split in ("validation", "test")}
+    files = {split: [str(tmp_path / f"{split}.parquet")] for split in ("validation", "test")}
+    for (path,) in files.values():
+        pq.write_table(pa.table({"text": texts}), path, row_group_size=7)
     recipe = {"documents": 20, "characters": 11, "seed": 3}
     assert write_items(tmp_path / "corpus.parquet", draw("corpus", files, recipe)) == 40
     items = read_items(tmp_path / "corpus.parquet")
@@ -137,8 +125,6 @@ def test_documents_are_drawn_by_their_seed(tmp_path):
 
 
 def test_of_instruction_data_the_responses_are_scored(tmp_path):
-    import pyarrow as pa
-
     texts, spans = ["Q: 1 + 2 A: 3", "Q: 2 A: 2 Q: 3 A: 33", "all of it"], [[(11, 13)], [(7, 9), (17, 20)], [(0, 9)]]
     responses = [[{"start": start, "stop": stop} for start, stop in own] for own in spans]
     table = pa.table({"text": texts, "responses": pa.array(responses, RESPONSES.type)})
@@ -262,9 +248,6 @@ def test_what_was_trained_on_the_test_text_is_caught():
     assert find_overlap(sets, [others[:100], others[100:]], 8) == {"corpus test": []}
     training = [*others, *held_out[1:]]
     assert find_overlap(sets, [training[:100], training[100:]], 8) == {"corpus test": items[1:]}
-
-
-def test_a_part_of_a_document_in_another_one_is_an_overlap():
     text = " ".join(f"word{n}" for n in range(20))
     inside = "before " + " ".join(text.split()[4:12]).upper() + "! after"
     sets = {"one": (["a", "b"], [text, "too short"]), "none": ([], [])}
@@ -308,29 +291,6 @@ def test_a_masked_model_reads_a_row_for_each_token(tokenizer):
             assert row.arrays["input_ids"].tolist() == [*tokenizer.before, *wanted, *tokenizer.after]
             assert row.arrays["positions"].tolist() == [place + len(tokenizer.before)]
             assert row.arrays["labels"].tolist() == [one.ids[place]]
-
-
-def test_a_long_text_is_read_in_pieces(tokenizer):
-    encoded = encode_passages(tokenizer, [Passage.of("return the functions of unfunctional objects")])
-    rows = list(masked_rows(encoded, tokenizer, 6))
-    labels = [int(row.arrays["labels"][0]) for row in rows]
-    assert labels == encoded[0].ids and {len(row.arrays["input_ids"]) for row in rows[:-4]} == {6}
-
-
-@pytest.mark.parametrize("tokens", [0, 1, 4, 5, 30])
-def test_a_causal_model_predicts_each_token_once(tokens):
-    class Vocabulary:
-        special = {"bos": 99}
-
-    ids = list(range(tokens))
-    rows = list(causal_rows([Encoded(ids, [])], Vocabulary, 4))
-    assert [token for row in rows for token in row.arrays["tokens"][row.arrays["loss_mask"] > 0]] == ids
-    whole = [99, *ids]
-    for row in rows:
-        read = row.arrays["tokens"].tolist()
-        assert len(read) <= 5 and not row.arrays["loss_mask"][0]
-        assert any(whole[i : i + len(read)] == read for i in range(len(whole)))
-        assert len(read) == min(5, len(whole))  # the last one has as much before it as fits
 
 
 def test_batches_have_few_shapes_and_lose_nothing(tokenizer):

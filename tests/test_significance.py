@@ -27,14 +27,11 @@ def model(name, *runs, higher=True, metric="acc"):
     return Trained(name, scores, items)
 
 
-def test_few_items_are_permuted_exactly():
+def test_few_items_are_permuted_exactly_and_many_drawn_by_a_seed():
     differences = np.array([0.5, 0.2, -0.1, 0.4, 0.3, 0.6])
     means = [abs(np.mean(differences * signs)) for signs in itertools.product((1, -1), repeat=6)]
     assert permuted(differences) == pytest.approx(np.mean(np.array(means) >= abs(differences.mean()) - 1e-12))
     assert permuted(np.zeros(5)) == 1.0
-
-
-def test_many_items_are_drawn_by_a_seed():
     differences = np.random.default_rng(0).normal(0.15, 1, 400)
     first, second = permuted(differences), permuted(differences)
     assert first == second and 0 < first < 0.05 < permuted(differences - differences.mean() + 0.02)
@@ -63,14 +60,6 @@ def test_seeds_that_scatter_more_than_models_differ_cannot_tell():
     assert over_seeds([1.0], [2.0, 3.0]) is None and over_seeds([1.0, 1.0], [2.0, 2.0]) is None
 
 
-def test_models_without_common_items_or_scores():
-    score = Score("text", "perplexity", "x", 3.0, None, None, False, 9)
-    bare = Trained("a", [{score.name: score}], [{}])
-    (row,) = compare_scores(bare, bare)
-    assert row["verdict"] == "cannot tell"
-    assert compare_scores(bare, model("b", [1.0])) == []
-
-
 def seeded(name, *runs, items=None):
     """Return a model by the values of the seeds of a task, of each of its runs."""
     scores = [Score("task", "matthews", "cola", float(np.mean(run)), None, None, True, 9, seeds=run) for run in runs]
@@ -86,9 +75,8 @@ def test_seeds_tell_where_there_are_no_items():
     assert "says nothing of training them again" in row["because"]
     assert f"b is better ({row['because']})" in table_of_tests([row])
     # Of models that were trained several times, the runs are the sample, not the seeds within each.
-    (row,) = compare_scores(
-        *[seeded(name, *([one] * 2 for one in values)) for name, values in (("a", weak), ("b", strong))]
-    )
+    twice = [seeded(name, *([one] * 2 for one in values)) for name, values in (("a", weak), ("b", strong))]
+    (row,) = compare_scores(*twice)
     assert (row["seeds_first"], row["verdict"]) == (5, "better") and "training them again" not in row["because"]
     # Of items that are not the same, seeds say nothing.
     (row,) = compare_scores(seeded("a", weak, items={"x": 0.5}), seeded("b", strong, items={"y": 0.7}))
@@ -101,6 +89,11 @@ def test_a_difference_is_that_of_the_items_that_both_have():
     (row,) = compare_scores(first, second)
     assert (row["value_first"], row["value_second"], row["items"]) == (pytest.approx(0.55), pytest.approx(0.8), 20)
     assert row["difference"] == pytest.approx(0.25) and row["low"] <= row["difference"] <= row["high"]
+    score = Score("text", "perplexity", "x", 3.0, None, None, False, 9)
+    bare = Trained("a", [{score.name: score}], [{}])
+    (row,) = compare_scores(bare, bare)
+    assert row["verdict"] == "cannot tell"
+    assert compare_scores(bare, model("b", [1.0])) == []
 
 
 def test_several_scores_are_weighed_together():
@@ -111,22 +104,18 @@ def test_several_scores_are_weighed_together():
 def config(**changes):
     found = read_yaml(ROOT / "config.yaml")
     found["mlm"]["runs"]["tiny"]["sweep"] = {"seed": [0, 1]}
-    found["mlm"]["runs"]["wide"] = {k: v for k, v in found["mlm"]["runs"]["tiny"].items() if k != "sweep"} | {
-        "batch_size": 32
-    }
+    found["mlm"]["runs"]["wide"] = found["mlm"]["runs"]["tiny"] | {"batch_size": 32}
+    del found["mlm"]["runs"]["wide"]["sweep"]
     return complete(found | {"evaluation": changes}, "config.yaml")
 
 
-def test_models_are_held_against_the_first_of_their_stage_and_their_base():
+def test_which_models_are_held_against_each_other():
     found = config()
     rows = comparisons(found, Outline(found).runs.values())
     assert [(row["first"], row["second"]) for row in rows] == [
         ("mlm/tiny", "mlm/wide"), ("base/small", "finetune/python"),
     ]  # fmt: skip
     assert rows[0]["firsts"] == ["mlm/tiny-seed-0", "mlm/tiny-seed-1"] and rows[0]["seconds"] == ["mlm/wide"]
-
-
-def test_models_that_the_config_names_are_compared_alone():
     found = config(compare=[["mlm/tiny-seed-1", "mlm/wide"]])
     assert [row["firsts"] for row in comparisons(found, Outline(found).runs.values())] == [["mlm/tiny-seed-1"]]
     found = config(compare=[["mlm/tiny", "mlm/none"]])

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_corpus import DEFAULTS, FAST, build_parts, fails, parquet, write
-from tpulm.config.reading import complete
-from tpulm.core.errors import UserError
 from tpulm.corpus.documents import read_responses
 from tpulm.corpus.files import read_files
 from tpulm.corpus.parts import write_part
@@ -41,11 +39,6 @@ def test_fields_of_every_format(tmp_path, name):
     assert plain == ["1", "2", "3", "4"]
 
 
-def read_all(path):
-    """Return where the responses of all documents of a corpus are, read in batches that cut its row groups."""
-    return [spans for batch in read_responses(path, size=7) for spans in batch]
-
-
 def test_where_the_responses_are_is_a_column(tmp_path):
     rows = [(f"Prompt {number}: ", f"answer {number}") for number in range(100)]
     batches = [[(prompt + answer, [(len(prompt), len(prompt + answer))]) for prompt, answer in rows]]
@@ -54,7 +47,8 @@ def test_where_the_responses_are_is_a_column(tmp_path):
         path = str(tmp_path / f"{split}.parquet")
         table = pq.read_table(path)
         assert table.column_names == ["text", "responses"]
-        said = [[text[start:stop] for start, stop in spans] for text, spans in zip(found, read_all(path), strict=True)]
+        places = [spans for batch in read_responses(path, size=7) for spans in batch]  # cut as its row groups are not
+        said = [[text[start:stop] for start, stop in spans] for text, spans in zip(found, places, strict=True)]
         assert all(one[0].startswith("answer ") and len(one) == 1 for one in said if one != ["no prompt"])
         answers = [one[0] for one in said if one != ["no prompt"]]
         figures = record[split]
@@ -102,22 +96,3 @@ def test_text_has_no_fields(tmp_path):
     file = write(tmp_path / "d.txt", "x")
     sentence = fails(parts_of, "corpus", DEFAULTS | INFERENCE_MODELS | {"files": [str(file)]})
     assert sentence.startswith(f"corpus.template: {file} ")
-
-
-@pytest.mark.parametrize(
-    ("changes", "beginning"),
-    [
-        ({"template": "a {b"}, "corpus.template cannot be read"),
-        ({"template": "a {} b"}, "corpus.template has a field "),
-        ({"template": "a {b:>3}"}, "corpus.template has a field "),
-        ({"template": "a"}, "corpus.template has no field"),
-        ({"template": "{a}", "response": "b"}, "corpus.response has no field"),
-        ({"template": "{a}", "column": "b"}, "corpus has column and template"),
-        ({"response": "{a}"}, "corpus.template is missing"),
-        ({"template": "{a}", "response": "{b}", "filters": {"c4": {}}}, "corpus.filters.c4 "),
-    ],
-)
-def test_templates_are_checked_before_any_job(changes, beginning):
-    with pytest.raises(UserError) as error:
-        complete({"corpus": {"source": "files", "files": ["a.jsonl"]} | changes}, "test")
-    assert str(error.value).startswith(f"test: {beginning}")

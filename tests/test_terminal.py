@@ -200,7 +200,6 @@ def test_a_job_that_was_stopped_has_not_failed(tmp_path):
 @pytest.mark.parametrize(
     ("events", "killed"),
     [
-        (["start", "note"], True),
         (["start", "end", "start"], True),
         (["start", "end"], False),
         (["before"], False),  # an attempt of earlier was killed, and this one has not begun
@@ -210,13 +209,9 @@ def test_a_job_that_was_killed_says_so_and_its_last_words(tmp_path, events, kill
     log = tmp_path / "logs/x.log"
     log.parent.mkdir()
     log.write_text("step 1\n")
-    times = {event: 0 if event == "before" else time.time() for event in events}
-    lines = [
-        {"event": event.replace("before", "start"), "time": times[event]} | ({"exit": 1} if event == "end" else {})
-        for event in events
-    ]
-    for line in lines:
-        ledger.append(ledger.path_of(log), line)
+    for event in events:
+        line = {"event": event.replace("before", "start"), "time": 0 if event == "before" else time.time()}
+        ledger.append(ledger.path_of(log), line | ({"exit": 1} if event == "end" else {}))
     take, stream, _ = shows()
     start(take, 7, log=[str(log)])
     said = "CalledProcessError in file rules/x.smk:\nCommand 'python x.py' died with <Signals.SIGKILL: 9>."
@@ -224,13 +219,6 @@ def test_a_job_that_was_killed_says_so_and_its_last_words(tmp_path, events, kill
     fail(take, 7, log)
     shown = stream.getvalue()
     assert "Signals.SIGKILL" in shown and "step 1" in shown and ("memory ran out" in shown) == killed
-
-
-def test_other_errors_are_shown_in_full():
-    take, stream, _ = shows()
-    said = "MissingInputException in rule x:\nfile y"
-    take(LogEvent.ERROR, said, logging.ERROR, exception="WorkflowError")
-    assert stream.getvalue() == f"{said}\n"
 
 
 def test_jobs_go_on_where_nobody_reads_what_is_shown():

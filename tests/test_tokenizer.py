@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import textwrap
 from collections import Counter
 from dataclasses import replace
 from pydoc_data import topics
@@ -146,18 +145,6 @@ def base64_of(kilobytes, times):
 
 
 @pytest.mark.unit
-def test_a_size_that_is_said_to_be_allowed_can_be_trained(texts):
-    """Also where the repeats of one document fill the candidates."""
-    lines = "\n".join(textwrap.wrap(base64_of(2, 40), 76))
-    with pytest.raises(UserError, match=r"allowed: \d+ or less") as error:
-        train([[*texts[:300], lines]], Recipe("unigram", 12_000))
-    most = int(str(error.value).split("allowed: ")[1].split()[0])
-    assert most > 2000
-    for size in (most, 400):
-        assert train([[*texts[:300], lines]], Recipe("unigram", size))[0].get_vocab_size() == size
-
-
-@pytest.mark.unit
 def test_no_pieces_are_made_of_a_long_word(texts, kind):
     """But of text without spaces, such as Japanese, or where most of the text is such words."""
     some, line = texts[:300], base64_of(1, 20)
@@ -235,14 +222,9 @@ def test_characters_beyond_the_coverage_are_unknown(kind):
 def test_an_indentation_is_a_token(texts, kind):
     code = [f"def {name}(x):\n        return {name}" for name in ("one", "two", "six") for _ in range(99)]
     code += texts[:300]
-    tokens = {
-        choice: train([code], Recipe(kind, 500, whitespace=choice))[0].encode(code[7]).tokens
-        for choice in ("keep", "runs", "fold")
-    }
-    tokens = {
-        choice: [token.strip("#") for token in found if not token.strip("▁#")] for choice, found in tokens.items()
-    }
-    assert tokens == {"keep": ["▁"] * 7, "runs": ["▁" * 7], "fold": []}
+    for choice, blank in {"keep": ["▁"] * 7, "runs": ["▁" * 7], "fold": []}.items():
+        tokens = train([code], Recipe(kind, 500, whitespace=choice))[0].encode(code[7]).tokens
+        assert [token.strip("#") for token in tokens if not token.strip("▁#")] == blank
 
 
 @pytest.mark.parametrize("batches", [[], [[]], [[""]]])
@@ -255,10 +237,8 @@ def test_no_words(batches, kind):
 @pytest.mark.unit
 def test_pipeline_is_the_published_one(trained, kind):
     form = json.loads(trained[kind].to_str())
-    assert [(n["pattern"]["String"], n["content"]) for n in form["normalizer"]["normalizers"]] == [
-        ("``", '"'),
-        ("''", '"'),
-    ]
+    replaced = {one["pattern"]["String"]: one["content"] for one in form["normalizer"]["normalizers"]}
+    assert replaced == {"``": '"', "''": '"'}
     assert form["model"]["type"].lower() == kind and form["model"].get("unk_token", "<unk>") == "<unk>"
     if kind != "wordpiece":
         assert form["pre_tokenizer"]["type"] == form["decoder"]["type"] == "Metaspace"
@@ -288,6 +268,7 @@ def test_words_are_those_of_the_pre_tokenizer(text, model, whitespace, monkeypat
 
 @pytest.mark.unit
 def test_distinct_words_are_bounded(texts, monkeypatch):
+    texts = texts[:800]
     recipe = Recipe("unigram", 400, character_coverage=1.0)
     whole = words.count_words([texts], recipe)
     monkeypatch.setattr(words, "LIMIT", 10_000)

@@ -38,18 +38,13 @@ def judged(tmp_path):
         for name, content in files.items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(json.dumps(content))
-        sources.read[f"{stage}/one/history.csv"] = {
-            "step": [float(step) for step in range(1, 100 * len(losses) + 1)],
-            "loss": [9.0] * 100 * (len(losses) - 1) + [train] * 100,
-        }
-        sources.read[f"{stage}/one/history.csv"]["held_out_loss"] = [1.0] * 100 * len(losses)  # between checkpoints
+        history = {"step": [float(step) for step in range(1, 100 * len(losses) + 1)]}
+        history["loss"] = [9.0] * 100 * (len(losses) - 1) + [train] * 100
+        history["held_out_loss"] = [1.0] * 100 * len(losses)  # between checkpoints
+        sources.read[f"{stage}/one/history.csv"] = history
         named = {"stage": stage, "label": f"{stage}/one", "key": f"{stage}.one", "folder": f"{stage}/one"}
-        run = named | {
-            "base": "base/a",
-            "learning_rate": 0.003,
-            "figures": {"epochs": 12.0},
-            "losses": losses_of_tokens,
-        }
+        run = named | {"base": "base/a", "learning_rate": 0.003, "figures": {"epochs": 12.0}}
+        run["losses"] = losses_of_tokens
         scores = [{"model": f"{stage}/one", "score": one} for one in scores]
         *before, verdict = verdicts([*made_of, run], scores, sources)
         assert len(before) == len(made_of)
@@ -105,9 +100,8 @@ def test_a_score_of_few_documents_is_compared_with_nothing(judged):
     """Such as of two test documents: an interval of them means nothing, whatever it says."""
     for stage, on in (("base", "corpus test"), ("finetune", "finetune-text test")):
         beside = {"unigram": 1.4, "5-gram": 1.4, "base model": 1.4}
-        said, warning = judged(
-            stage, [*tuned(3.0, 4.0), *masked(4.0)], [score("bits_per_byte", on, 1.557, 0.03, beside, items=2)]
-        )
+        few = score("bits_per_byte", on, 1.557, 0.03, beside, items=2)
+        said, warning = judged(stage, [*tuned(3.0, 4.0), *masked(4.0)], [few])
         assert "1.56 bits per byte" in said and "2 documents" in said and "a smaller sample_by" in said
         assert not warning and "orse than" not in said and "No better" not in said
     for value in (0.1, 0.9):

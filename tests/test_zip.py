@@ -13,7 +13,7 @@ from conftest import ROOT
 from tpulm.core.errors import UserError
 from tpulm.release import verify
 from tpulm.release.archive import source_files, version_of, write_zip
-from tpulm.release.rebuild import command_of, rebuild, unpack
+from tpulm.release.rebuild import rebuild, unpack
 from tpulm.release.verify import MANIFEST, damages_of, read_manifest
 
 pytestmark = pytest.mark.unit
@@ -51,11 +51,6 @@ def test_a_flipped_bit_anywhere_is_found(tmp_path):
         assert damages_of(path), place
 
 
-def test_what_cannot_be_written_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"\.\./a was added"):
-        write_zip(tmp_path / "a.zip", {"../a": b""}, {})
-
-
 def forged(path: Path, files: dict[str, bytes], **facts) -> Path:
     """Write an archive that no check stands in the way of; `facts` of files go to the manifest, whatever they are."""
     with pytest.MonkeyPatch.context() as patch:
@@ -64,12 +59,12 @@ def forged(path: Path, files: dict[str, bytes], **facts) -> Path:
     return path
 
 
-NAMES = ["source/../../evil.txt", "/evil.txt", "source/./a", "source//etc", "config/given/..", "source/..\\evil", ".."]
+NAMES = ["source/../../evil.txt", "/evil.txt", "source//etc", "config/given/..", "source/..\\evil"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_name_leads_out_of_the_folder(tmp_path, name):
-    path = forged(tmp_path / "a.zip", {name: b"evil"})
+    path = forged(tmp_path / "a.zip", {name: b"evil"}, configfiles={name: name}, outside={name: "0"})
     assert any(f"{name} was added: " in damage for damage in damages_of(path))
     folder = tmp_path / "in" / "again"
     with zipfile.ZipFile(path) as archive:
@@ -100,25 +95,12 @@ def test_files_of_the_user_are_not_written_elsewhere(tmp_path, monkeypatch):
     assert (tmp_path / "again/texts/a.txt").read_text() == "mine" and not (here / "b.txt").exists()
 
 
-def test_the_config_of_the_user_is_beside_that_of_the_source(tmp_path):
-    files = {"source/config.yaml": b"theirs", "config/given/1.yaml": b"mine", "config/given/2.yaml": b"more"}
-    given = {"config/given/1.yaml": "a/config.yaml", "config/given/2.yaml": "b/config.yaml"}
-    facts = {"configfiles": given, "target": "results/a.zip"}
-    path = forged(tmp_path / "a.zip", files, **facts)
-    with zipfile.ZipFile(path) as archive:
-        assert unpack(archive, read_manifest(path), tmp_path / "again") is None
-    assert (tmp_path / "again/config.yaml").read_text() == "theirs"
-    assert [(tmp_path / "again" / name).read_text() for name in given] == ["mine", "more"]
-    assert command_of(read_manifest(path), "2")[4:] == ["--configfile", *given]
-
-
 def test_a_huge_entry_is_not_held_in_memory(tmp_path):
     path = tmp_path / "a.zip"
-    write_zip(path, {"zeros": bytes(200 * 2**20)}, {})
-    assert path.stat().st_size < 2**20
+    write_zip(path, {"zeros": bytes(100 * 2**20)}, {})
     printed = subprocess.check_output([sys.executable, "-c", MEASURE, ROOT / "scripts", path], text=True)
     damages, kilobytes = printed.splitlines()
-    assert damages == "[]" and int(kilobytes) < 100_000
+    assert damages == "[]" and int(kilobytes) < 80_000
 
 
 @pytest.mark.parametrize(
@@ -150,11 +132,9 @@ def test_a_manifest_that_lacks_something_is_told(tmp_path, changes, said):
 def test_a_rebuild_needs_a_folder(tmp_path):
     path = forged(tmp_path / "a.zip", {"jobs.json": b"[]"})
     (tmp_path / "file").write_text("kept")
-    for folder in (tmp_path / "file", tmp_path / "file" / "again"):
+    for folder in (tmp_path / "file", tmp_path / "file" / "again", tmp_path):
         said = rebuild(path, read_manifest(path), folder, "local", "2")
         assert said.startswith(f"error: --rebuild is {folder}, ")
-    said = rebuild(path, read_manifest(path), tmp_path, "local", "2")
-    assert said.startswith(f"error: --rebuild is {tmp_path}, ")
     assert (tmp_path / "file").read_text() == "kept"
 
 
