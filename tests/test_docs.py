@@ -47,7 +47,7 @@ def blocks(path: Path, language: str) -> list[str]:
 def rows() -> list[tuple[str, str, str]]:
     """Return the rows of the table of what opens what: what comes out, what opens it, and the program."""
     text = (DOCS / "guides/use-models.md").read_text(encoding="utf-8")
-    table = text.split("| what opens it |")[1].split("\n\n")[0].splitlines()[2:]
+    table = text.split("| opens in |")[1].split("\n\n")[0].splitlines()[2:]
     cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table]
     return [(what, by, "\n".join(re.findall(r"`([^`]+)`", lines))) for what, by, lines in cells]
 

@@ -127,7 +127,7 @@ GEMMA2 |= {"final_logit_softcapping": 30.0, "sliding_window": 512, "layer_types"
     ("config", "said"),
     [
         (CONFIG | {"model_type": "gpt2"}, "is of the type gpt2; allowed: gemma, "),
-        (GEMMA2 | {"query_pre_attn_scalar": 16}, "has query_pre_attn_scalar 16, .* a gemma2 cannot say; allowed: 8"),
+        (GEMMA2 | {"query_pre_attn_scalar": 16}, "has query_pre_attn_scalar 16, .* a gemma2 cannot hold; allowed: 8"),
         (GEMMA2 | {"final_logit_softcapping": None}, "has final_logit_softcapping None, .* allowed: a number"),
         (GEMMA2 | {"model_type": "gemma3_text"}, "has attn_logit_softcapping 50.0, .* allowed: None"),
         (LLAMA | {"rope_scaling": {"rope_type": "llama3"}}, "has rope_scaling llama3, .* allowed: linear"),

@@ -2,8 +2,8 @@
 
     python tools/compare.py . experiments/sums
 
-It reads the results as they are: it takes no lock and builds nothing. Losses are per token of a model's own tokenizer;
-compare bits per byte, for the same text.
+It reads finished results: it takes no lock and builds nothing. Losses are per token of a model's own tokenizer. Models
+with different tokenizers compare by bits per byte.
 """
 
 import argparse

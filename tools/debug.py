@@ -3,9 +3,9 @@
     python tools/debug.py results/tfrecords/train/00000-of-00004.tfrecord
     python tools/debug.py results/mlm/tiny/metrics.json --pdb --configfile my.yaml
 
-The script gets the inputs, params, wildcards and threads of its rule; inputs have to be there. What it writes goes to
-the folder debug/ and leaves results/ alone; what it prints goes to the terminal, so that `breakpoint()` works. With
---pdb, an error opens the debugger where it was raised. Nothing is locked, and nothing else is built.
+The script gets the inputs, params, wildcards and threads of its rule; the inputs must exist. It writes to the folder
+debug/, not to results/, and prints to the terminal, so that `breakpoint()` works. With --pdb, an error opens the
+debugger where it was raised. The tool takes no lock and builds nothing else.
 """
 
 import argparse

@@ -1,18 +1,18 @@
-"""A page to type into trained models, side by side. Can be used while the workflow runs.
+"""Open a page to type into trained models, side by side. Can be used while the workflow runs.
 
     python tools/demo.py
     python tools/demo.py tiny finetune/python
     python tools/demo.py base/small base/small/400
     python tools/demo.py -d experiments/sums
 
-Without names, of all finished models of the config, and of runs that still train as they were at their last
-checkpoint; /STEP behind a name is another checkpoint. Masked models fill in each [MASK], or say how probable a text is;
-causal models continue the prompt token by token, and those that were trained on conversations answer messages; models
-of tasks predict labels. The page shows how probable each token was, what else the model might have said, and how each
-tokenizer cuts a text. Prints an address of this machine alone, with a token in it that nobody can guess, and opens it
-in the browser of the desktop, if there is one; Ctrl-C ends it. Nothing is written below the results, and no lock is
-taken. Models run on the CPU, beside a training that has the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES
-say otherwise. From another machine: ssh -L PORT:127.0.0.1:PORT HOST.
+Without names, the page has all finished models of the config, and runs in training as of their last checkpoint. /STEP
+after a name selects another checkpoint. Masked models fill in each [MASK], or show how probable a text is. Causal
+models continue the prompt token by token; those trained on conversations answer messages. Models of tasks predict
+labels. The page shows how probable each token was, which others were probable, and how each tokenizer splits a text.
+The tool prints an address with a secret token, for this machine only, and opens it in the desktop's browser, if there
+is one. Ctrl-C ends it. It takes no lock, and writes nothing below the results. Models run on the CPU, beside a training
+on the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise. From another machine:
+ssh -L PORT:127.0.0.1:PORT HOST.
 """
 
 import argparse

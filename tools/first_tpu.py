@@ -3,7 +3,7 @@
     make first-tpu            or: python tools/first_tpu.py
 
 It trains the models of recipes/small/first-tpu.yaml over all chips, kills a training, resumes it, compares bytes, and
-sets measured steps beside their plans. A step that fails is named with its log, and the next one begins. The folders
+compares measured steps with their plans. If a step fails, the page names its log, and the next step begins. The folders
 experiments/first-tpu and experiments/first-tpu-killed are deleted first. first-tpu.json names no path, host or user;
 `python benchmarks/plan_table.py add FILE` adds it to the table of plans.
 """
@@ -232,7 +232,7 @@ def main() -> None:
         trial.step("masked model with TensorFlow", trial.train, TENSORFLOW)
     trial.write()
     failed = sum(not step["passed"] for step in trial.steps)
-    print(f"{failed} of {len(trial.steps)} steps failed; {FOLDER}/first-tpu.md and .json say what was measured")
+    print(f"{failed} of {len(trial.steps)} steps failed; {FOLDER}/first-tpu.md and .json have the measurements")
     sys.exit(bool(failed))
 
 

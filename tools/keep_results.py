@@ -3,7 +3,7 @@
     python tools/keep_results.py
     python tools/keep_results.py mlm -d experiments/sums
 
-Takes targets and options as snakemake does. It keeps the jobs that are stale for no other reason, and lists them: they
+Takes targets and options as snakemake does. It lists and keeps the jobs that are stale for no other reason: they
 count as up to date until their code changes again. Only Snakemake's metadata changes: no result, no date, no record of
 a job. A job that is stale for another reason stays stale.
 """

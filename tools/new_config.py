@@ -5,9 +5,9 @@
     python tools/new_config.py PATH... --finetune gemma3_instruct_1b --accelerator v5e-8
 
 PATH is a file, a folder, a glob, or a dataset hf://OWNER/NAME. A model to finetune with LoRA is a preset of keras-hub
-(schemas/presets.txt), a model hf://OWNER/NAME, of which the newest revision is taken, or a local folder. The config is
-that of an experiment, experiments/NAME/config.yaml, which is never written over. Standard error has what was found and
-chosen, times, and the commands that follow.
+(schemas/presets.txt), the newest revision of a model hf://OWNER/NAME, or a local folder. The config is that of an
+experiment, experiments/NAME/config.yaml, which is never overwritten. Standard error has findings, choices, times and
+the next commands.
 """
 
 import argparse
@@ -45,8 +45,8 @@ def main() -> None:
     parser.add_argument("paths", metavar="PATH", nargs="+", help=f"{ALLOWED}; a folder; a glob; hf://OWNER/NAME")
     parser.add_argument("--accelerator", help="a TPU slice such as v5e-8, or GPUs such as h100:4; default: CPUs")
     parser.add_argument("--finetune", metavar="MODEL", help="a preset of keras-hub, hf://OWNER/NAME, or a folder")
-    parser.add_argument("--columns", help="of the rows to finetune on: PROMPT,RESPONSE, or one of text")
-    parser.add_argument("--experiment", metavar="NAME", help="default: named after the text")
+    parser.add_argument("--columns", help="the columns to finetune on: PROMPT,RESPONSE, or one column")
+    parser.add_argument("--experiment", metavar="NAME", help="default: the name of the text")
     parser.add_argument("--stdout", action="store_true", help="print the config, for this folder, and write nothing")
     asked = parser.parse_args()
     accelerator = asked.accelerator and asked.accelerator.lower().replace("v5litepod", "v5e")  # as gcloud has it

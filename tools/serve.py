@@ -4,10 +4,10 @@
     python tools/serve.py base/small
     python tools/serve.py finetune/python --environment vllm --port 8080
 
-The server is vLLM, where the environment has it, otherwise `transformers serve` of transformers 5. It serves the folder
-of the model below results/transformers, which `snakemake transformers` makes; vLLM also serves an adapter, as
-finetune/RUN, beside its base model. Prints the first answer to each kind of request, and the command that asks for it;
-Ctrl-C ends it. The server answers this machine only, unless --host says otherwise.
+The server is vLLM if the environment has it, otherwise `transformers serve` of transformers 5. It serves the folder of
+the model below results/transformers, which `snakemake transformers` makes. vLLM also serves an adapter, as
+finetune/RUN, beside its base model. The tool prints each kind of request as a command, with its first answer. Ctrl-C
+ends it. The server answers this machine only, unless --host says otherwise.
 """
 
 import argparse

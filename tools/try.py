@@ -6,12 +6,12 @@
     python tools/try.py -d experiments/sums finetune/lora < question.txt
     python tools/try.py -d experiments/qa finetune/qa --chat
 
-A masked model fills in the [MASK] of a prompt, with the probability of each of five answers; a causal model (base,
-finetuned, or an adapter on its base) continues it, sampled as `generation` of its config says, or with the defaults
-where that config is not given. With --chat, a prompt is a message to a model that was trained on questions and
-answers: it gets their template, and the answer alone is printed. Piped input is one prompt, of any number of lines.
-At the terminal, a line that ends with a backslash goes on in the next one. The model runs on the CPU, beside a
-training that has the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise.
+A masked model fills in the [MASK] of a prompt with five answers and their probabilities. A causal model (base,
+finetuned, or an adapter on its base) continues the prompt. It samples by `generation` of its config, or by the
+defaults if that config is not given. With --chat, a prompt is a message to a model that was trained on questions and
+answers: it gets their template, and only the answer is printed. Piped input is one prompt, of any number of lines.
+At the terminal, a line that ends with a backslash continues in the next one. The model runs on the CPU, beside a
+training on the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise.
 """
 
 import argparse
@@ -155,7 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="a run: its name, STAGE/RUN if the name is ambiguous, or its folder")
     parser.add_argument("--prompt", action="append", help="run the model on this prompt and exit; repeatable")
-    parser.add_argument("--chat", action="store_true", help="prompts are messages, which get the template of the rows")
+    parser.add_argument("--chat", action="store_true", help="take prompts as messages, in the template of the rows")
     parser.add_argument("--configfile", type=Path, nargs="+", help="as for snakemake")
     parser.add_argument("--results", type=Path, help="where the models are; default: the results of the config")
     limit = parser.add_mutually_exclusive_group()

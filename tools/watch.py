@@ -3,9 +3,9 @@
     python tools/watch.py
     python tools/watch.py -d experiments/sums --port 8765
 
-Without --configfile, the page is of config.yaml.
-Prints an address of this machine alone, with a token in it that nobody can guess, and ends with the workflow, or with
-Ctrl-C. It takes no lock, and nothing can be written through it. From another machine: ssh -L PORT:127.0.0.1:PORT HOST.
+Without --configfile, the page is of config.yaml. The tool prints an address with a secret token, for this machine only,
+and ends with the workflow, or with Ctrl-C. It takes no lock, and nothing can be written through it. From another
+machine: ssh -L PORT:127.0.0.1:PORT HOST.
 """
 
 import argparse

@@ -111,7 +111,8 @@ def results_and_config(configfile: list[Path] | None, results: Path | None) -> t
         if CONFIG.is_file() and (option := directory_option()):
             raise UserError(f"there is no trained model in {from_workflow(place)}; run `snakemake {option.rstrip()}`.")
         raise UserError(
-            f"there is no trained model in {place}; run `snakemake`; an experiment needs -d, a config --configfile."
+            f"there is no trained model in {place}; run `snakemake`, or name an experiment (-d) or config "
+            "(--configfile)."
         )
     return place, config
 

@@ -139,7 +139,7 @@ def open_as_tuned(config: dict, sections: Mapping) -> None:
         differing = {key: second for key in absent for second, run in others if run[key] != recipe[key]}
         if differing and config["evaluation"]["harness"]:
             raise UserError(
-                f"base.{name} lacks {', '.join(differing)}, by which evaluation.harness opens the model; "
+                f"base.{name} lacks {', '.join(differing)}, needed by evaluation.harness, because "
                 f"finetune.runs.{first} and finetune.runs.{next(iter(differing.values()))} have different values."
             )
         base |= pick(recipe, *absent)

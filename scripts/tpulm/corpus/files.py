@@ -207,8 +207,8 @@ def read_csv(file: str, form: Form) -> Documents:
             for row in rows:
                 if len(row) > len(names):
                     raise UserError(
-                        f"{file}, line {line}, has {len(row)} fields; allowed: the {len(names)} of line 1, in "
-                        f"quotation marks where they have commas."
+                        f"{file}, line {line}, has {len(row)} fields; allowed: {len(names)}, as in line 1, with "
+                        "quotation marks around a field that has commas."
                     )
                 if row:
                     batch.append(form.document(file, [row[place] if place < len(row) else None for place in places]))
@@ -219,7 +219,7 @@ def read_csv(file: str, form: Form) -> Documents:
         except csv.Error as error:
             found = "is not closed" if "end of data" in str(error) else "has text after its pair"
             raise UserError(
-                f"{file}, line {line}: a quotation mark {found}; allowed: pairs of them around a field, doubled within."
+                f"{file}, line {line}: a quotation mark {found}; allowed: pairs around a field, doubled inside it."
             ) from None
         if batch:
             yield batch

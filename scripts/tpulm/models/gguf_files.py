@@ -103,7 +103,7 @@ def refuse_others(folder: Path, config: Mapping[str, Any]) -> None:
     for key, value in allowed.items():
         if settings[key] != value:
             has = f"{folder} has {key} {settings[key]}"
-            raise UserError(f"{has}, which a GGUF file of a {kind} cannot say; allowed: {value}.")
+            raise UserError(f"{has}, which a GGUF file of a {kind} cannot hold; allowed: {value}.")
 
 
 def add_sizes(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:

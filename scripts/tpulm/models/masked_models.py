@@ -74,8 +74,8 @@ def init_recipe(path: str, manifest: Mapping, where: str) -> dict:
     positions = model.get("max_position_embeddings", 0) - unused
     if positions < manifest["sequence_length"]:
         raise UserError(
-            f"{where}.init has {positions} positions; allowed: a model with {manifest['sequence_length']} or more, "
-            "tfrecords.sequence_length."
+            f"{where}.init has {positions} positions; allowed: at least tfrecords.sequence_length, "
+            f"{manifest['sequence_length']}."
         )
     return {"model": model, "vocabulary": vocabulary}
 

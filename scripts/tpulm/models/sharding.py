@@ -308,6 +308,6 @@ def check_shardings(variables: list, distribution: Sharded) -> None:
         actual = tuple(variable.value.sharding.shard_shape(variable.shape))
         if actual != expected:
             raise UserError(
-                f"the variable {variable.path} of shape {tuple(variable.shape)} is sharded into {actual}; "
-                f"by the layout map, {axes} of the mesh {distribution.sizes}, a device holds {expected}."
+                f"the variable {variable.path} of shape {tuple(variable.shape)} has shards of {actual}; "
+                f"allowed: {expected}, by the layout map ({axes}) and the mesh ({distribution.sizes})."
             )

@@ -32,7 +32,7 @@ def range_of(lengths: Sequence[np.ndarray], shard: int, shards: int, files: int,
     joined = np.concatenate(lengths)
     if len(sharing) > len(joined) and len(file_range) < files:
         raise UserError(
-            f"{key} is {shards}, of which {len(sharing)} share the {len(joined)} documents of file "
+            f"{key} is {shards}, but {len(sharing)} shards share the {len(joined)} documents of file "
             f"{file_range.start} of {files}; allowed: fewer."
         )
     return plan_ranges(joined, len(sharing), key)[shard - sharing.start]
