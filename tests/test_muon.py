@@ -5,40 +5,24 @@ import re
 import numpy as np
 import pytest
 import test_causal
-from test_causal import base_trainer, evaluate, train_in_segments
+from test_causal import base_trainer, evaluate, train, train_in_segments
 from test_lora import MODELS, OPTIMIZERS
 from test_tuned_only import GEMMA4, QWEN
 
 jax_backend, packed, vocabulary = test_causal.jax_backend, test_causal.packed, test_causal.vocabulary
 MUON = OPTIMIZERS["muon"]
-# Every variable of every architecture, without the part of its path that names the block: a kernel that is a matrix
-# for each head, by the axis of the heads; a kernel that is one matrix; and what AdamW has.
+# The variables of all architectures, after the part of their paths that names a block: kernels that are a matrix for
+# each head, by the axis of the heads; kernels that are one matrix; and those that AdamW has.
 ROLES = {
-    0: "attention/query attention/key attention/value attention/attention_output self_attention/attention_output "
-    "attention.output.dense attn.Wo",
-    1: "self_attention/query self_attention/key self_attention/value attention.self/query attention.self/key "
-    "attention.self/value attn.Wqkv.query attn.Wqkv.key attn.Wqkv.value",
-    None: "ffw_gating ffw_gating_2 ffw_linear per_layer_input_gate per_layer_up_proj feedforward_gate_dense "
-    "feedforward_intermediate_dense feedforward_output_dense linear_attn/in_proj_qkv linear_attn/in_proj_z "
-    "linear_attn/in_proj_a linear_attn/in_proj_b linear_attn/out_proj intermediate.dense output.dense mlp.Wi.activated "
-    "mlp.Wi.gate mlp.Wo",
+    0: r"(attention/(query|key|value)|(self_)?attention/attention_output|attention\.output\.dense|attn\.Wo)/kernel",
+    1: r"(self_attention/|attention\.self/|attn\.Wqkv\.)(query|key|value)/kernel",
+    None: r"(ffw_(gating|gating_2|linear)|feedforward_(gate|intermediate|output)_dense|per_layer_(input_gate|up_proj)|"
+    r"linear_attn/(in_proj_(qkv|z|a|b)|out_proj)|(intermediate|output)\.dense|mlp\.(Wi\.activated|Wi\.gate|Wo))/kernel",
+    "adamw": r"(\w+\.|\w+/)*(reverse_)?embeddings|.*(/bias|/output_bias|/scale|/gamma|/beta)|"
+    r"(lm_head/intermediate_dense|head/dense|per_layer_model_projection)/kernel|"
+    r"linear_attn/(conv1d_kernel|dt_bias|A_log)",
 }
-ADAMW = """token_embedding/embeddings token_embedding/reverse_embeddings per_layer_token_embedding/embeddings
-roberta.embeddings/word_embeddings/embeddings roberta.embeddings/position_embeddings/embeddings
-model.embeddings.tok_embeddings/embeddings per_layer_model_projection/kernel lm_head/intermediate_dense/kernel
-head/dense/kernel lm_head/output_bias head/output_bias lm_head/intermediate_dense/bias intermediate.dense/bias
-output.dense/bias attention.output.dense/bias attention.self/query/bias attention.self/key/bias
-attention.self/value/bias
-self_attention/query/bias self_attention/key/bias self_attention/value/bias linear_attn/conv1d_kernel
-linear_attn/dt_bias linear_attn/A_log linear_attn/norm/scale final_normalization/scale pre_attention_norm/scale
-post_attention_norm/scale pre_ffw_norm/scale post_ffw_norm/scale post_per_layer_input_norm/scale
-per_layer_projection_norm/scale attention/query_norm/scale attention/key_norm/scale self_attention/query_norm/scale
-self_attention/key_norm/scale self_attention/query_dense_layernorm/scale self_attention/key_dense_layernorm/scale
-input_layernorm/scale post_attention_layernorm/scale self_attention_layernorm/scale feedforward_layernorm/scale
-sequence_output_layernorm/scale roberta.embeddings.LayerNorm/gamma roberta.embeddings.LayerNorm/beta
-attention.output.LayerNorm/gamma attention.output.LayerNorm/beta output.LayerNorm/gamma output.LayerNorm/beta
-lm_head/intermediate_layer_norm/gamma lm_head/intermediate_layer_norm/beta model.embeddings.norm/gamma attn_norm/gamma
-mlp_norm/gamma model.final_norm/gamma head/norm/gamma"""
+BLOCK = r"^(decoder_block_|transformer_layer_|roberta\.encoder\.layer\.|model\.layers\.)\d+/"
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 
 
@@ -61,18 +45,15 @@ def test_each_variable_of_each_architecture_by_its_role(jax_backend):
     import keras
     from tpulm.models.muon import matrices_of_blocks
 
-    block = r"(decoder_block_|transformer_layer_|roberta\.encoder\.layer\.|model\.layers\.)\d+/"
-    roles = {f"{name}/kernel": axis for axis, names in ROLES.items() for name in names.split()}
-    roles |= dict.fromkeys(ADAMW.split(), "adamw")
     keras.distribution.set_distribution(None)
-    found = {}
     with keras.StatelessScope(initialize_variables=False):
         for model in models():
             matrices = matrices_of_blocks(model)
-            assert matrices and matrices.keys() <= {v.path for v in model.trainable_variables}
-            for variable in model.trainable_variables:
-                found.setdefault(re.sub(block, "", variable.path), set()).add(matrices.get(variable.path, "adamw"))
-    assert found == {name: {role} for name, role in roles.items()}
+            paths = [variable.path for variable in model.trainable_variables]
+            assert len(matrices) >= 6 * len(model.backbone.transformer_layers) and matrices.keys() <= {*paths}
+            for path in paths:
+                roles = [role for role, names in ROLES.items() if re.fullmatch(names, re.sub(BLOCK, "", path))]
+                assert roles == [matrices.get(path, "adamw")], path
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -133,11 +114,11 @@ def test_a_mesh_computes_what_one_device_does(jax_backend, packed, tmp_path):
     losses, evaluations = [], []
     for mesh, parts in (((1, 1), 1), ((2, 4), 2)):
         trainer = base_trainer(mesh, MODELS["qwen2"], optimizer=MUON, microbatches=parts)
-        losses.append(train_in_segments(trainer, packed, tmp_path, 6))
+        losses.append(train(trainer, packed, 0, 4) if parts == 1 else train_in_segments(trainer, packed, tmp_path, 4))
         evaluations.append(evaluate(trainer, packed)["loss"])
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-3)
     np.testing.assert_allclose(evaluations[1], evaluations[0], rtol=1e-3)
-    assert losses[0][-1] < losses[0][0] - 1
+    assert losses[0][-1] < losses[0][0]
     run = trainer.run
     for variable in run.model.trainable_variables:
         if not variable.path.endswith(("query/kernel", "attention_output/kernel", "intermediate_dense/kernel")):

@@ -100,9 +100,12 @@ def newton_schulz(matrices: jax.Array, axes: list[str | None]) -> jax.Array:
 
     tall = shape[-2] > shape[-1]
     x = jnp.swapaxes(matrices, -1, -2) if tall else matrices
-    x = place(x / (jnp.linalg.norm(x, axis=(-2, -1), keepdims=True) + 1e-7), (), divided)
-    for _ in range(ITERATIONS):
+    x = x / (jnp.linalg.norm(x, axis=(-2, -1), keepdims=True) + 1e-7)
+
+    def iterate(_: int, x: jax.Array) -> jax.Array:
         gram = place(x @ jnp.swapaxes(x, -1, -2), (), ())
         square = place(place(gram, divided, ()) @ gram, divided, ())
-        x = place(a * x + (b * gram + c * square) @ x, (), divided)
+        return place(a * x + (b * gram + c * square) @ x, (), divided)
+
+    x = jax.lax.fori_loop(0, ITERATIONS, iterate, place(x, (), divided))
     return RMS * max(shape[-2:]) ** 0.5 * (jnp.swapaxes(x, -1, -2) if tall else x)
