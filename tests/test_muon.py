@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import test_causal
-from test_causal import base_trainer, evaluate, train, train_in_segments
+from test_causal import base_trainer, train, train_in_segments
 from test_lora import MODELS, OPTIMIZERS
 from test_tuned_only import GEMMA4, QWEN
 
@@ -111,13 +111,11 @@ def test_a_mesh_computes_what_one_device_does(jax_backend, packed, tmp_path):
     from tpulm.models.muon import orthogonalized
     from tpulm.models.sharding import shardings
 
-    losses, evaluations = [], []
+    losses = []
     for mesh, parts in (((1, 1), 1), ((2, 4), 2)):
         trainer = base_trainer(mesh, MODELS["qwen2"], optimizer=MUON, microbatches=parts)
         losses.append(train(trainer, packed, 0, 4) if parts == 1 else train_in_segments(trainer, packed, tmp_path, 4))
-        evaluations.append(evaluate(trainer, packed)["loss"])
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-3)
-    np.testing.assert_allclose(evaluations[1], evaluations[0], rtol=1e-3)
     assert losses[0][-1] < losses[0][0]
     run = trainer.run
     for variable in run.model.trainable_variables:
