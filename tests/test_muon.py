@@ -67,42 +67,36 @@ def test_steps_are_those_of_optax(jax_backend, nesterov):
 
     # Keras adds epsilon before the bias of the second moment is corrected, optax afterwards.
     recipe = MUON | {"global_clipnorm": None, "nesterov": nesterov, "epsilon": 1e-12}
-    draw, rate, lower = np.random.default_rng(0), 1e-2, 1e-2 * MUON["adam_lr_ratio"]
-    numbers = {
-        "query": MuonDimensionNumbers(0, 2), "output": MuonDimensionNumbers(1, 2), "dense": MuonDimensionNumbers(),
-        "embeddings": None, "bias": None,
-    }  # fmt: skip
-    shapes = {"query": (16, 3, 4), "output": (3, 4, 16), "dense": (24, 16), "embeddings": (20, 16), "bias": (3, 4)}
+    axes = {"query": (0, 2), "output": (1, 2), "dense": (0, 1)}  # read and written, in optax
+    shapes = {"query": (16, 3, 4), "output": (3, 4, 16), "dense": (24, 16), "embeddings": (20, 16)}
+    draw, rate, momenta = np.random.default_rng(0), 1e-2, dict.fromkeys(axes, 0)
+    start, *gradients = (
+        {name: draw.normal(size=shape).astype("float32") for name, shape in shapes.items()} for _ in range(5)
+    )
     keras.distribution.set_distribution(None)
-    start = {name: draw.normal(size=shape).astype("float32") for name, shape in shapes.items()}
-    variables = [keras.Variable(array, name=name) for name, array in start.items()]
-    gradients = [{name: draw.normal(size=shape).astype("float32") for name, shape in shapes.items()} for _ in range(4)]
-    optimizer = make_optimizer(recipe)
+    optimizer, variables = make_optimizer(recipe), [keras.Variable(array, name=name) for name, array in start.items()]
     optimizer.matrices = {"query": 1, "output": 0, "dense": None}
     optimizer.build(variables)
     slots = [rate if v is optimizer.learning_rate else v.value for v in optimizer.variables]
     ours, update = [v.value for v in variables], jax.jit(optimizer.stateless_apply)
+    decay, ratio, beta = (MUON[key] for key in ("weight_decay", "adam_lr_ratio", "momentum"))
+    transform = muon(
+        rate, beta=0.0 if nesterov else beta, nesterov=False, consistent_rms=0.2, eps=recipe["epsilon"],
+        weight_decay=decay, adam_weight_decay=decay, adam_learning_rate=rate * ratio, adam_b1=MUON["beta_1"],
+        adam_b2=MUON["beta_2"], muon_weight_dimension_numbers={
+            name: MuonDimensionNumbers(*axes[name]) if name in axes else None for name in shapes
+        },
+    )  # fmt: skip
+    theirs, state, step = start, transform.init(start), jax.jit(transform.update)
     for gradient in gradients:
-        ours, slots = update(slots, [gradient[name] for name in shapes], ours)
-    momenta = dict.fromkeys(shapes, 0)
-    for gradient in gradients if nesterov else ():
-        for name in optimizer.matrices:
-            momenta[name] = gradient[name] + MUON["momentum"] * momenta[name]
-            gradient[name] = gradient[name] + MUON["momentum"] * momenta[name]
-    adam = {"adam_b1": MUON["beta_1"], "adam_b2": MUON["beta_2"], "adam_learning_rate": lower, "eps": recipe["epsilon"]}
-    muon_of = {"beta": 0.0 if nesterov else MUON["momentum"], "nesterov": False, "consistent_rms": 0.2}
-    for decay, names in ((MUON["weight_decay"], shapes.keys() - {"bias"}), (0.0, {"bias"})):
-        dimensions = {name: numbers[name] for name in names}
-        decays = {"weight_decay": decay, "adam_weight_decay": decay}
-        transform = muon(rate, muon_weight_dimension_numbers=dimensions, **decays, **adam, **muon_of)
-        theirs = {name: start[name] for name in names}
-        state, step = transform.init(theirs), jax.jit(transform.update)
-        for gradient in gradients:
-            updates, state = step({name: gradient[name] for name in names}, state, theirs)
-            theirs = optax.apply_updates(theirs, updates)
-        for name in names:
-            np.testing.assert_allclose(ours[list(shapes).index(name)], theirs[name], rtol=1e-5, atol=1e-5)
-            assert np.abs(theirs[name] - start[name]).max() > 0.01
+        ours, slots = update(slots, list(gradient.values()), ours)
+        momenta = {name: gradient[name] + beta * momentum for name, momentum in momenta.items()}
+        ahead = {name: gradient[name] + beta * momentum for name, momentum in momenta.items()} if nesterov else {}
+        updates, state = step(gradient | ahead, state, theirs)
+        theirs = optax.apply_updates(theirs, updates)
+    for name, array in zip(shapes, ours, strict=True):
+        np.testing.assert_allclose(array, theirs[name], rtol=1e-5, atol=1e-5)
+        assert np.abs(array - start[name]).max() > 0.01
 
 
 def test_a_mesh_computes_what_one_device_does(jax_backend, packed, tmp_path):

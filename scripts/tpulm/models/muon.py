@@ -66,46 +66,45 @@ class Muon(MuonOfMatrices):
 
 
 def orthogonalized(value: jax.Array, variable: keras.Variable, heads: int | None) -> jax.Array:
-    """Return the orthogonalized matrices of a value of `variable`; heads  the axis of those that are a matrix each.
+    """Return a value of a variable with orthogonalized matrices; heads  axis of those that are a matrix each, if any.
 
-    By heads, as they are computed and sharded: a device has whole heads, and the matrices that the iteration multiplies
-    are as small as a head is wide.
+    A head is a matrix because it computes by itself and lies on one device. The products of the iteration are then as
+    small as a head is wide. Those of another matrix are divided over the devices that share it: the compiler by itself
+    would gather the matrix on each of them, twice in an iteration.
     """
+    if heads is not None:
+        return jnp.moveaxis(newton_schulz(jnp.moveaxis(value, heads, 0)), 0, heads)
     distribution = keras.distribution.distribution()
-    layout = isinstance(distribution, Sharded) and distribution.get_variable_layout(variable).axes
-    axes = list(layout or [None] * value.ndim)
-    if heads is None:
-        return newton_schulz(value, axes)
-    axes.insert(0, axes.pop(heads))
-    return jnp.moveaxis(newton_schulz(jnp.moveaxis(value, heads, 0), axes), 0, heads)
+    if not isinstance(distribution, Sharded):
+        return newton_schulz(value)
+    axes = tuple(axis for axis in distribution.get_variable_layout(variable).axes if axis)
+    parts = prod(distribution.sizes[axis] for axis in axes)
+    if parts == 1 or any(size % parts for size in value.shape):
+        return newton_schulz(value)
+    mesh = distribution.device_mesh.backend_mesh
+    return newton_schulz(value, *(NamedSharding(mesh, PartitionSpec(*spec)) for spec in ((axes,), (None, axes))))
 
 
-def newton_schulz(matrices: jax.Array, axes: list[str | None]) -> jax.Array:
-    """Return matrices [..., m, n] with their singular values near 1 (Bernstein and Newhouse 2024), then scaled by RMS.
+def newton_schulz(
+    matrices: jax.Array, by_rows: NamedSharding | None = None, by_columns: NamedSharding | None = None
+) -> jax.Array:
+    """Return matrices [..., m, n] with singular values near RMS * sqrt(max(m, n)) (Bernstein and Newhouse 2024).
 
-    axes  of the mesh, by dimension. The shorter one of m and n is gathered and the longer one divided instead. The
-          compiler by itself would gather whole matrices, twice in each iteration
+    by_rows, by_columns  shardings of an [m, n] over all devices that share the matrix
     """
-    a, b, c = NEWTON_SCHULZ
-    (*leading, rows, columns), shape = axes, matrices.shape
-    divided = tuple(axis for axis in (rows, columns) if axis)
-    distribution = keras.distribution.distribution()
-    parts = prod(distribution.sizes[axis] for axis in divided)
 
-    def place(array: jax.Array, *dimensions: tuple) -> jax.Array:
-        if parts == 1 or any(size % parts for size in shape[-2:]):
-            return array
-        spec = PartitionSpec(*leading, *dimensions)
-        return jax.lax.with_sharding_constraint(array, NamedSharding(distribution.device_mesh.backend_mesh, spec))
-
-    tall = shape[-2] > shape[-1]
-    x = jnp.swapaxes(matrices, -1, -2) if tall else matrices
-    x = x / (jnp.linalg.norm(x, axis=(-2, -1), keepdims=True) + 1e-7)
+    def place(array: jax.Array, sharding: NamedSharding | None) -> jax.Array:
+        return array if sharding is None else jax.lax.with_sharding_constraint(array, sharding)
 
     def iterate(_: int, x: jax.Array) -> jax.Array:
-        gram = place(x @ jnp.swapaxes(x, -1, -2), (), ())
-        square = place(place(gram, divided, ()) @ gram, divided, ())
-        return place(a * x + (b * gram + c * square) @ x, (), divided)
+        gram = place(x @ jnp.swapaxes(x, -1, -2), whole)
+        square = place(place(gram, by_rows) @ gram, by_rows)
+        return place(a * x + (b * gram + c * square) @ x, by_columns)
 
-    x = jax.lax.fori_loop(0, ITERATIONS, iterate, place(x, (), divided))
-    return RMS * max(shape[-2:]) ** 0.5 * (jnp.swapaxes(x, -1, -2) if tall else x)
+    a, b, c = NEWTON_SCHULZ
+    whole = by_rows and NamedSharding(by_rows.mesh, PartitionSpec())
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x = jnp.swapaxes(matrices, -1, -2) if tall else matrices
+    x = place(x / (jnp.linalg.norm(x, axis=(-2, -1), keepdims=True) + 1e-7), by_columns)
+    x = jax.lax.fori_loop(0, ITERATIONS, iterate, x) * (RMS * x.shape[-1] ** 0.5)
+    return jnp.swapaxes(x, -1, -2) if tall else x
