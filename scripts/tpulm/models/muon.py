@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import keras
 from jax.sharding import NamedSharding, PartitionSpec
 
-from tpulm.compat.keras import MuonOfMatrices, flat_layers
-from tpulm.models.sharding import Sharded
+from tpulm.compat.keras import MuonOfMatrices, flat_layers, layout_of
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # coefficients of the iteration's polynomial
 ITERATIONS = 5
@@ -74,14 +73,13 @@ def orthogonalized(value: jax.Array, variable: keras.Variable, heads: int | None
     """
     if heads is not None:
         return jnp.moveaxis(newton_schulz(jnp.moveaxis(value, heads, 0)), 0, heads)
-    distribution = keras.distribution.distribution()
-    if not isinstance(distribution, Sharded):
+    layout = layout_of(variable)
+    if layout is None:
         return newton_schulz(value)
-    axes = tuple(axis for axis in distribution.get_variable_layout(variable).axes if axis)
-    parts = prod(distribution.sizes[axis] for axis in axes)
+    axes, mesh = tuple(axis for axis in layout.axes if axis), layout.device_mesh.backend_mesh
+    parts = prod(mesh.shape[axis] for axis in axes)
     if parts == 1 or any(size % parts for size in value.shape):
         return newton_schulz(value)
-    mesh = distribution.device_mesh.backend_mesh
     return newton_schulz(value, *(NamedSharding(mesh, PartitionSpec(*spec)) for spec in ((axes,), (None, axes))))
 
 
