@@ -247,6 +247,11 @@ WRONG = [
         f"{SMALL}.tokenizer is byte-level-bpe", "mistral", "llama3, qwen2, qwen3",
     ),
     ({f"{SMALL}.optimizer": {"name": "lion", "beta_1": 0}}, f"{SMALL}.optimizer.beta_1 is 0", "name: lion"),
+    ({f"{PYTHON}.optimizer": {"name": "muon"}}, f"{PYTHON}.optimizer.name is muon", "method: lora: adamw"),
+    (
+        TENSORFLOW | {f"{TINY}.optimizer": {"name": "muon"}},
+        f"{TINY}.optimizer.name is muon", "backend: tensorflow: adamw",
+    ),
     ({f"{PYTHON}.base": "smal"}, f'{PYTHON}.base is "smal"', "base: small"),
     ({f"{PYTHON}.init": "python"}, f'{PYTHON}.init is "python"', "finetune.runs"),
     (

@@ -18,6 +18,7 @@ compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the T
 
 OPTIMIZER = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "global_clipnorm": None}
 LION = {"name": "lion", "weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.99}
+MUON = OPTIMIZER | {"name": "muon", "momentum": 0.95, "adam_lr_ratio": 0.5}
 ADAFACTOR = {"name": "adafactor", "weight_decay": 0.01}
 COMMON = {"microbatches": 1, "steps_per_execution": 1, "remat": False, "seed": 0, "optimizer": OPTIMIZER}
 COMMON |= {"alternatives": False, "host_device_count": 1, "checkpoint_every": 10, "resources": {"hosts": 1}}
@@ -314,6 +315,7 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
     full = {"base": base, "method": "full", "responses": True, "mesh": [2, 4], "microbatches": 2}
     full |= {"layout": {".*ffw.*kernel": ["batch", None]}, "optimizer": LION}
     masked = {"model": roberta, "masking": MASKING, "vocabulary": {"size": 320, "pad": 3}, "mesh": [4, 2]}
+    masked |= {"optimizer": MUON}
     runs = [
         ("base", common | base | {"mesh": [2, 4], "remat": True, "packing": "segments"}),
         ("finetune", common | lora),

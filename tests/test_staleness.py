@@ -198,6 +198,7 @@ OTHER_ADAFACTOR = {
     "optimizer.beta_2_decay": -0.7, "optimizer.epsilon_1": 1e-20, "optimizer.epsilon_2": 1e-4,
     "optimizer.clip_threshold": 2.0,
 }  # fmt: skip
+OTHER_MUON = {"name": "muon", "momentum": 0.9, "adam_lr_ratio": 0.5}
 OTHER_OPTIONS = {
     "near_duplicates.threshold": 0.7, "near_duplicates.ngram": 3,
     "filters.c4.end_marks": False, "filters.c4.min_words_per_line": 3, "filters.c4.javascript": False,
@@ -267,6 +268,8 @@ def rows_of_run(run, jobs, on_jax, jobs_on_jax):
         yield f"{named(run)}.published.{key}", "trained", f"{run}.published", PUBLISHED, "compare_published"
     yield from rows_of(on_jax, run, "", {"profile.steps": [2, 4]})
     yield from rows_of("jax", run, jobs_on_jax, OTHER_ADAFACTOR | {"optimizer.name": "lion"})
+    for key in () if run == PYTHON else ("momentum", "adam_lr_ratio"):  # it has LoRA
+        yield f"{named(run)}.optimizer.{key}", "jax", f"{run}.optimizer", OTHER_MUON, jobs_on_jax
     layout = {".*embeddings": [None, "model"]}
     yield f"{named(run)}.layout.NAME", "jax", f"{run}.layout", layout, jobs_on_jax
 
@@ -290,6 +293,8 @@ def rows_of_tasks():
     yield from rows_of("tasks", filed, "read_task:filed", other)
     other = OTHER_NUMBERS | {"optimizer.name": "lion", "sequence_length": 24, "batch_size": 8}
     yield from rows_of("tasks", filed, train, other | {"schedule.warmup_steps": 2})
+    for key in ("momentum", "adam_lr_ratio"):
+        yield f"{place}.NAME.optimizer.{key}", "tasks", f"{filed}.optimizer", OTHER_MUON, train
     cosine = {"shape": "cosine", "warmup_steps": 1}
     yield f"{place}.NAME.schedule.shape", "tasks", f"{filed}.schedule", cosine, train
     yield from rows_of("tasks", filed, "", OTHER_PLACE | {"models": ["mlm/tiny"], "keep_checkpoints": "all"})
@@ -439,6 +444,14 @@ ROWS = [
         "trained", PYTHON,
         f"{FINETUNE} export_finetune:python export_transformers:finetune,python -export_lora:python",
         {"method": "full"},
+    ),
+    *(
+        (
+            f"finetune.runs.NAME.optimizer.{key}", "trained", None,
+            {f"{PYTHON}.method": "full", f"{PYTHON}.optimizer": OTHER_MUON},
+            f"{FINETUNE} export_finetune:python export_transformers:finetune,python -export_lora:python",
+        )
+        for key in ("momentum", "adam_lr_ratio")
     ),
     *rows_of("elsewhere", "finetune.runs.second", FINETUNE.replace("python", "second"), {"init": DELETE}),
     *rows_of(

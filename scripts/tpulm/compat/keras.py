@@ -1,7 +1,7 @@
 """What is used of Keras 3.15 beyond its public interface. Call tpulm.training.runtime.start before importing it."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -97,3 +97,18 @@ def scale_in_kernel(layer: keras.layers.EinsumDense, scale: Any) -> Any:
     Until: layers return their kernels dequantized.
     """
     return layer._adjust_scale_for_dequant(scale)
+
+
+class MuonOfMatrices(keras.optimizers.Muon):
+    """Muon for the variables whose paths are keys of `matrices`, set before `build`, and AdamW for all others.
+
+    Why: Keras chooses by the number of axes: AdamW for the kernels of attention with an axis of heads, and Muon for
+    their biases.
+    Until: the optimizer takes a function that chooses.
+    """
+
+    matrices: Mapping[str, int | None]
+
+    def _should_use_adamw(self, variable: keras.Variable) -> bool:
+        """Return whether a variable is no matrix."""
+        return variable.path not in self.matrices

@@ -373,6 +373,11 @@ def check_training(where: str, recipe: dict) -> None:
             )
     if optimizer["name"] == "lion" and not optimizer["beta_1"]:
         raise UserError(f"{where}.optimizer.beta_1 is 0; allowed with name: lion: more than 0, less than 1.")
+    if optimizer["name"] == "muon" and recipe.get("method") == "lora":
+        raise UserError(
+            f"{where}.optimizer.name is muon, which is for whole matrices and not for LoRA's factors; allowed with "
+            "method: lora: adamw, lion, adafactor."
+        )
     steps, every, schedule = recipe["steps"], recipe["checkpoint_every"], recipe["schedule"]
     warmup, decay = schedule["warmup_steps"], schedule.get("decay_steps", 0)
     if steps % every:

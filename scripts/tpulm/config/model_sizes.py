@@ -289,11 +289,17 @@ def model_bytes(model: Model) -> int:
 def optimizer_bytes(model: Model) -> int:
     """Return the bytes of an optimizer's state.
 
-    Two moments of each weight in AdamW (Loshchilov and Hutter 2019), one in Lion (Chen et al. 2023), and in Adafactor a
-    row and a column of each matrix (Shazeer and Stern 2018).
+    Two moments of each weight in AdamW (Loshchilov and Hutter 2019), one in Lion (Chen et al. 2023), in Adafactor a row
+    and a column of each matrix (Shazeer and Stern 2018), and in Muon one moment of each weight and another one of the
+    embeddings, of which there are at most two large tables (Jordan et al. 2024).
     """
-    weights, name = weight_bytes(model), model.recipe["optimizer"]["name"]
-    return {"adamw": 2 * weights, "lion": weights, "adafactor": 2 * weights // model_size(model).hidden}[name]
+    weights, size = weight_bytes(model), model_size(model)
+    return {
+        "adamw": 2 * weights,
+        "lion": weights,
+        "adafactor": 2 * weights // size.hidden,
+        "muon": min(2 * weights, weights + 2 * FLOAT32 * size.table),
+    }[model.recipe["optimizer"]["name"]]
 
 
 def checkpoint_bytes(model: Model) -> int:

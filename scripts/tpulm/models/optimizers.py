@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from tpulm.compat.keras import layout_of
+from tpulm.models.muon import Muon, matrices_of_blocks
 
 
 class TransientValue:
@@ -51,14 +52,14 @@ class Adafactor(keras.optimizers.Adafactor):
         return self.add_variable(tuple(shape), dtype=variable.dtype, layout=layout, name=f"{path}_{name}")
 
 
-CLASSES = {"adamw": keras.optimizers.AdamW, "adafactor": Adafactor, "lion": keras.optimizers.Lion}
+CLASSES = {"adamw": keras.optimizers.AdamW, "adafactor": Adafactor, "lion": keras.optimizers.Lion, "muon": Muon}
 
 
 def make_optimizer(recipe: Mapping) -> keras.Optimizer:
     """Return the optimizer of a recipe, not yet built, without weight decay on biases and on the scales of norms.
 
-    recipe  name (adamw by default: Loshchilov and Hutter 2019; lion: Chen et al. 2023; adafactor) and the arguments
-            of Keras's class
+    recipe  name (adamw by default: Loshchilov and Hutter 2019; lion: Chen et al. 2023; adafactor; muon) and the
+            arguments of the class
 
     The learning rate is an argument of each step, and the one here is never used. A segment has the knots of its own
     steps (`specs.schedule`) instead of the LearningRateSchedule of a run, so that a run that is extended, or decays
@@ -69,3 +70,10 @@ def make_optimizer(recipe: Mapping) -> keras.Optimizer:
     optimizer = CLASSES[name](learning_rate=0.0, name=name, **arguments)
     optimizer.exclude_from_weight_decay(var_names=["bias", "scale", "gamma", "beta"])
     return optimizer
+
+
+def build_optimizer(optimizer: keras.Optimizer, model: keras.Model) -> None:
+    """Make the state of an optimizer for the trainable variables of a model."""
+    if isinstance(optimizer, Muon):
+        optimizer.matrices = matrices_of_blocks(model)
+    optimizer.build(model.trainable_variables)

@@ -12,7 +12,7 @@ import keras
 from tpulm.core.errors import UserError
 from tpulm.models.attention import Attention, attention_of
 from tpulm.models.building import Kind, build_model, distribute
-from tpulm.models.optimizers import make_optimizer
+from tpulm.models.optimizers import build_optimizer, make_optimizer
 from tpulm.models.remat import remat
 from tpulm.models.sharding import Sharded
 from tpulm.specs.training_step import TrainingStep, check_batch_size
@@ -60,7 +60,7 @@ def build_run(step: TrainingStep, kind: Kind) -> JaxRun:
     distribution = distributed(step, kind)
     model = build_model(step.model, kind, distribution)
     optimizer = make_optimizer(step.optimizer)
-    optimizer.build(model.trainable_variables)
+    build_optimizer(optimizer, model)
     return finished(JaxRun(step, model, distribution, optimizer, kind.objective))
 
 
@@ -84,7 +84,7 @@ def build_abstract_run(
     distribution = distributed(step, kind, devices)
     model = build(step, distribution)
     with keras.StatelessScope(initialize_variables=False):
-        optimizer.build(model.trainable_variables)
+        build_optimizer(optimizer, model)
     return finished(JaxRun(step, model, distribution, optimizer, objective))
 
 

@@ -11,7 +11,7 @@ from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.models import masked_models
-from tpulm.models.optimizers import make_optimizer
+from tpulm.models.optimizers import build_optimizer, make_optimizer
 from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
 from tpulm.models.task_models import TaskModel, build_task_model
 from tpulm.models.variables import assign
@@ -58,7 +58,7 @@ def build_task_run(step: TrainingStep, folder: Path, weights: bool) -> JaxRun:
     distribution = distributed(step, masked_models)
     model = build_task_model(step, distribution, folder, weights)
     optimizer = make_optimizer(step.optimizer)
-    optimizer.build(model.trainable_variables)
+    build_optimizer(optimizer, model)
     return finished(JaxRun(step, model, distribution, optimizer, labelling))
 
 

@@ -69,7 +69,8 @@ def plan_of(run: dict, name: str) -> dict | None:
 def step_of(recipe: dict) -> dict:
     """Return the keys of a plan's recipe that decide the compiled step."""
     deciding = {key: value for key, value in recipe.items() if key not in OTHER}
-    return deciding | {"clips": recipe.get("optimizer", {}).get("global_clipnorm") is not None}
+    optimizer = recipe.get("optimizer", {})
+    return deciding | {"optimizer": optimizer.get("name"), "clips": optimizer.get("global_clipnorm") is not None}
 
 
 # Assumed costs other than steps: minutes to set up a slice, and for each job to start, read weights, compile and write;
