@@ -6,9 +6,9 @@ input.counts    NumPy array: frequency of each token in the training text, for t
 input.state     JSON of the chain's last checkpoint, which names the best
 input.by_source manifests of the records of each source of `sources`
 output          JSON, see tpulm.specs.scores: loss and accuracy of both splits, with the loss by token frequencies as
-                baseline (see tpulm.records.token_counts), also of each source on the validation split; best_step, steps,
-                epochs, parameters; attention, the implementation in training if an accelerator has several; with determinism: steps also that key, and
-                bytes_promised: false
+                baseline (see tpulm.records.token_counts), also of each source on the validation split;
+                best_step, steps, epochs, parameters; attention, the implementation in training if an accelerator has
+                several; with determinism: steps also that key, and bytes_promised: false
 params.recipe   batch_size, microbatches, precision, mesh, cpu_threads, host_device_count; determinism, if it is steps;
                 sources, names of those that phases mix
 """

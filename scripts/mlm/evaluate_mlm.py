@@ -7,8 +7,8 @@ input.state     JSON of the chain's last checkpoint, with facts of the training;
 input.by_source manifests of the records of each source of `sources`
 output          JSON, see tpulm.specs.scores: loss and accuracy of both splits, with the loss by token frequencies as
                 baseline (see tpulm.records.token_counts), also of each source on the validation split;
-                parameters; for a model of the workflow, steps and epochs; attention, the implementation in training if an accelerator has several; with determinism: steps also
-                that key, and bytes_promised: false
+                parameters; for a model of the workflow, steps and epochs; attention, the implementation in training
+                if an accelerator has several; with determinism: steps also that key, and bytes_promised: false
 params.recipe   backend; cpu_threads, without an accelerator; determinism, if it is steps; with backend jax also
                 batch_size, microbatches, mesh, layout, host_device_count; sources, names of those that phases mix
 """
