@@ -129,7 +129,7 @@ BAD = [
     ([{"until": 6, "weights": {"other": 1}}], r"phases\[0\]\.weights names .*other.*own, web"),
     ([{"until": 6, "weights": {"own": 0}}], r"phases\[0\]\.weights are all 0"),
     ([{"until": 6, "sequence_length": 64}], r"phases\[0\]\.batch_size is missing"),
-    ([{"until": 6, "sequence_length": 128, "batch_size": 2}], r"positions.* is 64.*phases\[0\]\.sequence_length 128"),
+    ([{"until": 6, "sequence_length": 128, "batch_size": 2}], r"position_embeddings is 64.*phases\[0\]\.sequence_length 128"),
     ([{"until": 6, "batch_size": 3}], r"phases\[0\]\.batch_size is 3"),
 ]
 

@@ -37,7 +37,7 @@ MLM_JAX = MLM.replace("_tensorflow", "_jax")
 TUNING_SET, CORPUS_SET = "tokens/small/finetune-text/pad-64", "tokens/small/corpus/concat-64"
 SHARDS = ["train,00000,00004", "train,00001,00004", "train,00002,00004", "train,00003,00004"]
 SHARDS += ["validation,00000,00001", "test,00000,00001"]
-RECORDS = " ".join(f"write_shard:{shard}" for shard in SHARDS)
+RECORDS = " ".join(f"write_shard:tfrecords,{shard}" for shard in SHARDS)
 FETCHED_RECORDS = " ".join(f"fetch_shard:{shard}" for shard in SHARDS) + " merge_manifest:tfrecords"
 VOCABULARY = "train_base_vocabulary:small/vocabulary.spm"
 OVERLAPS = " ".join(
@@ -146,6 +146,15 @@ STATES = {
             "mine": {"files": ["text/pairs.jsonl"]},
             "theirs": {"dataset": "some/set", "name": "one", "revision": A, "split": "test"},
         },
+    },
+    "phased": JAX | {
+        "corpus": {
+            "sources": {name: {"source": "files", "files": [f"text/{name}.txt"]} for name in "ab"},
+            "held_out": {"validation": 0.1, "test": 0.1},
+        },
+        f"{TINY}.phases": [{"until": 10}, {"until": 20, "sequence_length": 64, "batch_size": 4}],
+        f"{SMALL}.phases": [{"until": 10}, {"until": 20, "weights": {"a": 1, "b": 1}}],
+        f"{PYTHON}.phases": [{"until": 5}, {"until": 10, "batch_size": 8}],
     },
     "jax": JAX | {f"{run}.optimizer": {"name": "adafactor"} for run in (TINY, SMALL, PYTHON)},
 }  # fmt: skip
@@ -349,9 +358,18 @@ ROWS = [
         for split in ("train", "validation", "test")
         for row in rows_of(
             "trained", "tfrecords.shards",
-            f"write_shard:{split},00000,00002 write_shard:{split},00001,00002 merge_manifest:tfrecords", {split: 2},
+            f"write_shard:tfrecords,{split},00000,00002 write_shard:tfrecords,{split},00001,00002 "
+            "merge_manifest:tfrecords",
+            {split: 2},
         )
     ),
+    # Only the last phase changes, and with it its segment; of a phase as the run, none does.
+    *rows_of(
+        "phased", TINY, MLM_SECOND.replace("_tensorflow", "_jax"),
+        {"phases": [{"until": 10, "batch_size": 8}, {"until": 20, "sequence_length": 64, "batch_size": 8}]},
+    ),
+    *rows_of("phased", SMALL, BASE_SECOND, {"phases": [{"until": 10}, {"until": 20, "weights": {"a": 1, "b": 3}}]}),
+    *rows_of("phased", PYTHON, FINETUNE_SECOND, {"phases": [{"until": 5}, {"until": 10, "batch_size": 2}]}),
     *rows_of_run(TINY, MLM, "jax", MLM_JAX),
     *rows_of_run(SMALL, BASE, "trained", BASE),
     *rows_of_run(PYTHON, FINETUNE, "trained", FINETUNE),
@@ -722,7 +740,11 @@ def test_deleted_shards_are_written_again_with_the_same_bytes(built):
     before = [contents(folder) for folder in folders]
     (built / "results/tfrecords/train/00001-of-00004.tfrecord").unlink()
     assert listed(built) == set()  # every model is there: nothing needs it
-    assert listed(built, "tfrecords") == {"write_shard:train,00001,00004", "merge_manifest:tfrecords", "tfrecords"}
+    assert listed(built, "tfrecords") == {
+        "write_shard:tfrecords,train,00001,00004",
+        "merge_manifest:tfrecords",
+        "tfrecords",
+    }
     for folder in folders:
         shutil.rmtree(folder)
     built("tfrecords")
