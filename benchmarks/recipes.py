@@ -51,10 +51,12 @@ class Planned:
 
     name    its folder below results/plan/
     chains  what trains with the planned step
+    phase   of a run with phases, its steps in words
     """
 
     name: str
     chains: list[Run]
+    phase: str = ""
 
     @property
     def run(self) -> Run:
@@ -67,7 +69,16 @@ def planned_runs(recipe: Path) -> list[tuple[Planned, str]]:
     config = read_config([str(recipe)], {})
     slices = dict.fromkeys(topology(name).name for name in config["plan"]["topologies"])
     planned = evaluations_of(config).planned.items()
-    return [(Planned(name, chains), slice_) for name, chains in planned for slice_ in slices]
+    parts = [part for name, chains in planned for part in phases_of(name, chains)]
+    return [(part, slice_) for part in parts for slice_ in slices]
+
+
+def phases_of(name: str, chains: list[Run]) -> list[Planned]:
+    """Return a plan for each phase of a run with phases, otherwise one."""
+    if "phases" not in chains[0].recipe:
+        return [Planned(name, chains)]
+    parts = zip(chains[0].phases, chains[0].by_phase, strict=True)
+    return [Planned(name, [run], f", steps {phase.first + 1:,} to {phase.until:,}") for phase, run in parts]
 
 
 def recipe_of(planned: Planned) -> dict:
@@ -232,7 +243,7 @@ def check_all(names: list[str]) -> bool:
 def key_of(planned: Planned) -> str:
     """Return how the plans name what is planned: by its key and, on a task, by the model."""
     run = planned.run
-    return f"{run.key}, {run.named['path']}" if run.task else run.key
+    return f"{run.key}, {run.named['path']}" if run.task else run.key + planned.phase
 
 
 def said_of(planned: Planned) -> str:

@@ -232,15 +232,18 @@ class Run(Model):
 
     @cached_property
     def by_phase(self) -> list["Run"]:
-        """The run as it is in each phase, for what depends on its step: memory and plans."""
-        return [
-            replace(
-                self,
-                recipe=phase.recipe,
-                records=replace(self.records, sequence_length=phase.sequence_length) if self.records else None,
-            )
-            for phase in self.phases
-        ]
+        """A run for each phase that does what this one does in it, for what depends on the step: memory and plans."""
+        return [self.alone(phase) for phase in self.phases]
+
+    def alone(self, phase: Phase) -> "Run":
+        """Return the run of a phase."""
+        recipe = {key: value for key, value in phase.recipe.items() if key != "phases"}
+        length, described = phase.sequence_length, self.described
+        if described and "sequence_length" in described:
+            described = {**described, "sequence_length": length}
+        records = replace(self.records, sequence_length=length) if self.records else None
+        steps = {"steps": phase.until - phase.first}
+        return replace(self, recipe=recipe | steps, records=records, described=described)
 
     @property
     def tokens_per_step(self) -> int:
@@ -290,22 +293,20 @@ class Run(Model):
     def plan(self) -> dict:
         """Return the recipe of the run's plan: the keys that decide its step, and the number of steps.
 
-        A run on TensorFlow is planned on JAX, see `as_on_jax`. Without a plan, there are no steps.
+        A run on TensorFlow is planned on JAX, see `as_on_jax`. Without a plan, there are no steps. With phases, it has
+        the plan of each, as `phases`, with its first and last step.
         """
         where = {"where": self.key} | ({"backend": self.backend} if self.backend != "jax" else {})
         if self.described is None:
             return where
         loss = self.records.loss if self.records else {}
+        phases = [
+            {"first": phase.first, "until": phase.until, **run.plan()}
+            for phase, run in zip(self.phases, self.by_phase, strict=True)
+            if "phases" in self.recipe
+        ]
         step = {**pick(self.recipe, "steps", *self.step_keys), **loss, **self.described}
-        if not self.recipe.get("phases"):
-            return {**where, **step}
-        return {**where, **step, "phases": [self.planned_phase(phase) for phase in self.phases]}
-
-    def planned_phase(self, phase: Phase) -> dict:
-        """Return the keys of a phase in the recipe of the run's plan: its steps, and what it changes of the step."""
-        keys = ("batch_size", "model") if "model" in self.step_keys else ("batch_size",)
-        span = {"first": phase.first, "until": phase.until, "sequence_length": phase.sequence_length}
-        return span | pick(phase.recipe, *keys)
+        return {**where, **step, **({"phases": phases} if phases else {})}
 
 
 def checkpoint_of(path: str, step: int) -> dict[str, str]:

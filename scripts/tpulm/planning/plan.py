@@ -112,8 +112,7 @@ def plan_phases(stage: str, recipe: dict, slice_: Topology, where: str) -> dict:
     """
     plans = []
     for phase in recipe["phases"]:
-        of_phase = recipe | phase | {"steps": phase["until"] - phase["first"]}
-        planned = with_cost(plan(stage, of_phase, slice_, where), of_phase)
+        planned = with_cost(plan(stage, recipe | phase, slice_, where), recipe | phase)
         plans.append(planned | {"first": phase["first"], "until": phase["until"]})
     largest = max(plans, key=lambda planned: planned["memory"]["total"])
     totals = {key: [planned[key] for planned in plans] for key in ("hours", "cost_of_run")}
