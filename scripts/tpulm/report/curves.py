@@ -83,6 +83,16 @@ def tokens_per_step(timings: dict) -> int | None:
     return round(seconds[-1] * speeds[-1]) if seconds and speeds else None
 
 
+def tokens_after(step: int, run: Mapping[str, Any], per_step: int) -> int:
+    """Return the tokens that a run has read after `step` steps; per_step  of a step, if it has no phases."""
+    own = [{"first": 0, "until": step, "batch_size": 1, "sequence_length": per_step}]
+    return sum(
+        (min(step, phase["until"]) - phase["first"]) * phase["batch_size"] * phase["sequence_length"]
+        for phase in run.get("phases", own)
+        if phase["first"] < step
+    )
+
+
 def scores_in_files(sources: Sources) -> list[dict[str, Any]]:
     """Return model, file and score for every score of every evaluation, checkpoints included."""
     return [
@@ -138,15 +148,15 @@ def over_tokens(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dic
 
     runs  from `result_section.describe_runs`. Scores of kinds of items are drawn by plot_checkpoints
     """
-    timed = [run for run in runs if run["timings"] in sources]
-    tokens_of_step = {run["label"]: tokens_per_step(sources.columns(run["timings"])) for run in timed}
+    timed = {run["label"]: run for run in runs if run["timings"] in sources}
+    tokens_of_step = {label: tokens_per_step(sources.columns(run["timings"])) for label, run in timed.items()}
     charts: dict[tuple[str, str, bool], list[dict[str, Any]]] = {}
     for row in scores_in_files(sources):
         score = row["score"]
         tokens = tokens_of_step.get(row["model"])
         if score.step is not None and score.part == WHOLE and tokens:
             key = (score.metric, score.on, score.higher_is_better)
-            charts.setdefault(key, []).append(row | {"tokens": score.step * tokens})
+            charts.setdefault(key, []).append(row | {"tokens": tokens_after(score.step, timed[row["model"]], tokens)})
     return [
         {
             "metric": metric.replace("_", " "),
