@@ -10,20 +10,14 @@ import numpy as np
 
 from tpulm.core import processes
 from tpulm.core.random_streams import generator
-from tpulm.records.order import blocks_ahead, epochs, record_range
 from tpulm.records.reader import Records, open_records, open_to_train
 
 MIXED = 2048  # positions of a block: shares are multiples of 1 / MIXED
 
 
 def places_of(shares: Sequence[float]) -> np.ndarray:
-    """Return the positions of a block that each source has, int64 [sources], by largest remainders; at least one."""
-    exact = np.array(shares) * MIXED
-    counts = np.maximum(np.floor(exact), 1).astype(np.int64)
-    order = np.argsort(counts - exact, kind="stable")
-    rest = MIXED - int(counts.sum())
-    counts[order[:rest] if rest > 0 else np.argmax(counts)] += 1 if rest > 0 else rest
-    return counts
+    """Return how many positions of a block each source has, int64 [sources]."""
+    return np.diff(np.rint(np.cumsum([0.0, *shares]) * MIXED).astype(np.int64))
 
 
 def block_order(counts: np.ndarray, seed: int, first: int, block: int) -> tuple[np.ndarray, np.ndarray]:
@@ -31,26 +25,18 @@ def block_order(counts: np.ndarray, seed: int, first: int, block: int) -> tuple[
 
     counts  of `places_of`; first  step before the phase
     """
-    sources = np.repeat(np.arange(len(counts)), counts)
-    sources = generator("mixture", seed, first, block).permutation(sources)
+    sources = generator("mixture", seed, first, block).permutation(np.repeat(np.arange(len(counts)), counts))
     within = np.cumsum(sources[:, None] == np.arange(len(counts)), axis=0)[np.arange(MIXED), sources] - 1
     return sources, block * counts[sources] + within
 
 
-def mixed(counts: np.ndarray, seed: int, first: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return what `block_order` does for the positions `start` to `stop` of a phase."""
-    blocks = range(start // MIXED, -(-stop // MIXED))
-    parts = [block_order(counts, seed, first, block) for block in blocks]
-    within = slice(start - blocks.start * MIXED, stop - blocks.start * MIXED)
-    sources, numbers = (np.concatenate(arrays)[within] for arrays in zip(*parts, strict=True))
-    return sources, numbers
-
-
-def taken(counts: np.ndarray, seed: int, first: int, positions: int) -> np.ndarray:
-    """Return how many records of each source a phase has taken after so many positions, int64 [sources]."""
-    blocks, rest = divmod(positions, MIXED)
-    sources, _ = block_order(counts, seed, first, blocks)
-    return blocks * counts + np.bincount(sources[:rest], minlength=len(counts))
+def taken(phase: Mapping, seed: int, steps: int) -> dict[str, int]:
+    """Return how many records of each source the first `steps` steps of a phase take."""
+    counts = places_of(list(phase["shares"].values()))
+    blocks, rest = divmod(steps * phase["batch_size"], MIXED)
+    sources, _ = block_order(counts, seed, phase["first"], blocks)
+    numbers = blocks * counts + np.bincount(sources[:rest], minlength=len(counts))
+    return dict(zip(phase["shares"], numbers.tolist(), strict=True))
 
 
 class Mixture:
@@ -60,53 +46,44 @@ class Mixture:
         """Mix the training splits of the sources of the last of `phases`.
 
         sets    in the order of the phase's shares
-        phases  of the recipe of a segment: first, batch_size, sequence_length and shares of the phase and of those
-                before; seed  of the run
+        phases  of the recipe of a segment, see tpulm.specs.phases; seed  of the run
         """
-        self.sets, (*before, phase) = list(sets), phases
+        self.sets, (*before, self.phase), self.seed = list(sets), phases, seed
         self.manifest, self.sequence_length = self.sets[0].manifest, self.sets[0].sequence_length
-        self.names, self.first, self.seed = list(phase["shares"]), phase["first"], seed
-        self.counts = places_of(list(phase["shares"].values()))
-        self.starts = dict.fromkeys(self.names, 0)
+        self.starts = dict.fromkeys(self.phase["shares"], 0)
         for earlier, after in zip(before, phases[1:], strict=True):
-            if earlier["sequence_length"] == phase["sequence_length"]:
-                counts = places_of(list(earlier["shares"].values()))
-                positions = (after["first"] - earlier["first"]) * earlier["batch_size"]
-                numbers = taken(counts, seed, earlier["first"], positions).tolist()
-                for name, number in zip(earlier["shares"], numbers, strict=True):
-                    if name in self.starts:
-                        self.starts[name] += number
+            if earlier["sequence_length"] == self.phase["sequence_length"]:
+                for name, number in taken(earlier, seed, after["first"] - earlier["first"]).items():
+                    self.starts[name] = self.starts.get(name, 0) + number
 
     def batch(
         self, names: Sequence[str], seed: int, size: int, step: int, rows: slice = slice(None)
     ) -> dict[str, np.ndarray]:
         """Return features of `rows` of global batch `step`, as `Records.batch` does."""
-        start = (step - self.first) * size
-        sources, numbers = (part[rows] for part in mixed(self.counts, seed, self.first, start, start + size))
-        shape = len(sources), self.manifest["tokens_per_record"]
-        features = {name: np.empty(shape, np.int32) for name in names}
-        for source in np.unique(sources).tolist():
-            records, places = self.sets[source], np.flatnonzero(sources == source)
-            begin = self.starts[self.names[source]] + int(numbers[places[0]])
-            indices = record_range(len(records), seed, begin, begin + len(places))
-            read = records.features(indices, names, lambda r=records, b=begin: blocks_ahead(len(r), seed, b))
-            for name in names:
-                features[name][places] = read[name]
+        counts, first = places_of(list(self.phase["shares"].values())), self.phase["first"]
+        start = (step - first) * size
+        blocks = range(start // MIXED, -(-(start + size) // MIXED))
+        orders = [block_order(counts, seed, first, block) for block in blocks]
+        begin = start - blocks.start * MIXED
+        sources, numbers = (np.concatenate(parts)[begin : begin + size][rows] for parts in zip(*orders, strict=True))
+        features = {name: np.empty((len(sources), self.manifest["tokens_per_record"]), np.int32) for name in names}
+        for number, (source, records) in enumerate(zip(self.phase["shares"], self.sets, strict=True)):
+            places = np.flatnonzero(sources == number)
+            if len(places):
+                position = self.starts[source] + int(numbers[places[0]])
+                read = records.batch_from(names, seed, position, len(places))
+                for name in names:
+                    features[name][places] = read[name]
         return features
 
     def epochs_of(self, recipe: Mapping) -> str:
         """Return the share and the epochs of each source in a segment in words."""
-        words = []
-        for number, (name, records) in enumerate(zip(self.names, self.sets, strict=True)):
-            steps = (recipe[step] - self.first for step in ("first", "last"))
-            ends = [
-                self.starts[name] + int(taken(self.counts, self.seed, self.first, n * recipe["batch_size"])[number])
-                for n in steps
-            ]
-            low, high = (epochs(1, end, len(records)) for end in ends)
-            share = f"{100 * self.counts[number] / MIXED:.1f} % {name or 'of all sources'}"
-            words.append(f"{share}: epochs {low:,.2f} to {high:,.2f}, of {len(records):,} records")
-        return "; ".join(words)
+        until = taken(self.phase, self.seed, recipe["last"] - self.phase["first"])
+        return "; ".join(
+            f"{100 * share:.1f} % {source or 'of all sources'}, until epoch "
+            f"{(self.starts[source] + until[source]) / len(records):,.2f} of {len(records):,} records"
+            for (source, share), records in zip(self.phase["shares"].items(), self.sets, strict=True)
+        )
 
 
 def open_segment(manifest: str, mixture: Sequence[str], recipe: Mapping) -> tuple["Records | Mixture", Records]:
@@ -119,11 +96,8 @@ def open_segment(manifest: str, mixture: Sequence[str], recipe: Mapping) -> tupl
     """
     if not mixture:
         return open_to_train(manifest)
-    sets = [open_records(place, "train") for place in mixture]
+    sets, validation = [open_records(place, "train") for place in mixture], open_records(manifest, "validation")
     if not processes.is_worker():
-        for records in sets:
+        for records in [*sets, validation]:
             records.verify()
-    validation = open_records(manifest, "validation")
-    if not processes.is_worker():
-        validation.verify()
     return Mixture(sets, recipe["phases"], recipe["seed"]), validation

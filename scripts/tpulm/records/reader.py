@@ -18,7 +18,7 @@ import numpy as np
 from tpulm.core import bucket, processes
 from tpulm.core.errors import UserError
 from tpulm.core.files import sha256_of_each
-from tpulm.records.order import BLOCK, batch_records, blocks_ahead, epochs_of
+from tpulm.records.order import BLOCK, blocks_ahead, epochs_of, record_range
 from tpulm.records.tfrecord import HEAD, Example, intact
 
 
@@ -85,8 +85,13 @@ class Records:
         self, names: Sequence[str], seed: int, size: int, step: int, rows: slice = slice(None)
     ) -> dict[str, np.ndarray]:
         """Return features of `rows` of global batch `step` (counted from 0) of `size` records, see `features`."""
-        indices = batch_records(len(self), seed, size, step)
-        return self.features(indices[rows], names, lambda: blocks_ahead(len(self), seed, step * size))
+        start, stop, _ = rows.indices(size)
+        return self.batch_from(names, seed, step * size + start, stop - start)
+
+    def batch_from(self, names: Sequence[str], seed: int, position: int, size: int) -> dict[str, np.ndarray]:
+        """Return features of `size` records at a position of the endless stream of epochs, see `order.record_range`."""
+        indices = record_range(len(self), seed, position, position + size)
+        return self.features(indices, names, lambda: blocks_ahead(len(self), seed, position))
 
     def read(self, indices: np.ndarray, upcoming: Callable[[], Iterable[int]] = tuple) -> np.ndarray:
         """Return the input_ids of records, int32 of shape [n, tokens_per_record]; see `features`."""

@@ -118,28 +118,13 @@ def timeline(jobs: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, An
 
 
 def shares(phases: Sequence[Mapping[str, Any]]) -> dict:
-    """Return the shares of the sources over the steps of a run, stacked; phases  first, until, and shares by source."""
-    rows = []
-    for phase in phases:
-        top = 0.0
-        for source, share in phase["shares"].items():
-            row = {"first": phase["first"], "until": phase["until"], "low": top, "high": top + share}
-            rows.append(row | {"source": source or "all sources"})
-            top += share
-    axis = {"format": ".0%", "tickCount": 3}
-    color = {"field": "source", "type": "nominal", "title": None, "sort": None, "legend": {"orient": "top"}}
-    return {
-        "data": {"values": rows},
-        "height": 90,
-        "mark": {"type": "rect"},
-        "encoding": {
-            "x": {"field": "first", **NUMBER, "title": "step", "scale": {"nice": False}},
-            "x2": {"field": "until"},
-            "y": {"field": "low", **NUMBER, "title": "share of records", "axis": axis},
-            "y2": {"field": "high"},
-            "color": color,
-        },
-    }
+    """Return bars of the shares of the sources in the phases of a run; phases  first, and shares by source."""
+    rows = [
+        {"step": phase["first"] + 1, "share": share, "source": source or "all sources"}
+        for phase in phases
+        for source, share in phase["shares"].items()
+    ]
+    return bars(rows, "step", "share", ("from this step on", "share of the records"), "source") | {"height": 120}
 
 
 POINTS = 400  # of a curve; of many runs, curves have fewer

@@ -10,6 +10,7 @@ from tpulm.core import live_metrics
 from tpulm.report.charts import by_tokens
 from tpulm.report.sources import Sources, columns_of
 from tpulm.specs.artifacts import CHECKPOINT_FILES, SEGMENT_FILES
+from tpulm.specs.phases import tokens_until
 from tpulm.specs.scores import BASE, WHOLE, scores_in
 
 
@@ -85,12 +86,8 @@ def tokens_per_step(timings: dict) -> int | None:
 
 def tokens_after(step: int, run: Mapping[str, Any], per_step: int) -> int:
     """Return the tokens that a run has read after `step` steps; per_step  of a step, if it has no phases."""
-    own = [{"first": 0, "until": step, "batch_size": 1, "sequence_length": per_step}]
-    return sum(
-        (min(step, phase["until"]) - phase["first"]) * phase["batch_size"] * phase["sequence_length"]
-        for phase in run.get("phases", own)
-        if phase["first"] < step
-    )
+    phases = [phase for phase in run.get("phases", []) if phase["first"] < step]
+    return tokens_until({"phases": phases}, step, 0) if phases else step * per_step
 
 
 def scores_in_files(sources: Sources) -> list[dict[str, Any]]:

@@ -90,8 +90,9 @@ def tokens_until(recipe: Mapping, step: int, sequence_length: int) -> int:
 
     recipe  of the segment with that step; sequence_length  of the run's own records
     """
-    own = {"first": 0, "batch_size": recipe["batch_size"], "sequence_length": sequence_length}
-    phases = recipe.get("phases", [own])
+    phases = recipe.get("phases")
+    if not phases:
+        return step * recipe["batch_size"] * sequence_length
     ends = [*(phase["first"] for phase in phases[1:]), step]
     return sum(
         (end - phase["first"]) * phase["batch_size"] * phase["sequence_length"]
