@@ -51,11 +51,12 @@ class Planned:
 
     name    its folder below results/plan/
     chains  what trains with the planned step
-    phase   of a run with phases, its steps in words
+    number  of the phase, of a run with phases; phase  its steps in words
     """
 
     name: str
     chains: list[Run]
+    number: int | None = None
     phase: str = ""
 
     @property
@@ -77,8 +78,10 @@ def phases_of(name: str, chains: list[Run]) -> list[Planned]:
     """Return a plan for each phase of a run with phases, otherwise one."""
     if "phases" not in chains[0].recipe:
         return [Planned(name, chains)]
-    parts = zip(chains[0].phases, chains[0].by_phase, strict=True)
-    return [Planned(name, [run], f", steps {phase.first + 1:,} to {phase.until:,}") for phase, run in parts]
+    return [
+        Planned(name, [run], number, f", steps {phase.first + 1:,} to {phase.until:,}")
+        for number, (phase, run) in enumerate(zip(chains[0].phases, chains[0].by_phase, strict=True))
+    ]
 
 
 def recipe_of(planned: Planned) -> dict:
@@ -129,13 +132,14 @@ def plan(recipe: Path, planned: Planned, slice_: str, minutes: float) -> dict:
         if process.returncode:
             print(said[-3000:], file=sys.stderr)
             return {"planned": False, "reason": f"snakemake ended with {process.returncode}"}
-        return kept(read_json(workflow / file))
+        found = read_json(workflow / file)
+        return kept(found | found["phases"][planned.number] if found.get("phases") else found)
 
 
 def program_name(recipe: Path, planned: Planned) -> str:
     """Return what to call the program of a plan; tasks may have one in common."""
     if not planned.run.task:
-        return f"{recipe.stem}-{planned.run.name}"
+        return f"{recipe.stem}-{planned.run.name}" + ("" if planned.number is None else f"-{planned.number}")
     step = {key: value for key, value in recipe_of(planned).items() if key not in ("where", "steps", "chains")}
     return f"{recipe.stem}-{utilisation.recipe_hash(step, '')[:12]}"
 
