@@ -51,10 +51,13 @@ class Planned:
 
     name    its folder below results/plan/
     chains  what trains with the planned step
+    number  of the phase, of a run with phases; phase  its steps in words
     """
 
     name: str
     chains: list[Run]
+    number: int | None = None
+    phase: str = ""
 
     @property
     def run(self) -> Run:
@@ -67,7 +70,18 @@ def planned_runs(recipe: Path) -> list[tuple[Planned, str]]:
     config = read_config([str(recipe)], {})
     slices = dict.fromkeys(topology(name).name for name in config["plan"]["topologies"])
     planned = evaluations_of(config).planned.items()
-    return [(Planned(name, chains), slice_) for name, chains in planned for slice_ in slices]
+    parts = [part for name, chains in planned for part in phases_of(name, chains)]
+    return [(part, slice_) for part in parts for slice_ in slices]
+
+
+def phases_of(name: str, chains: list[Run]) -> list[Planned]:
+    """Return a plan for each phase of a run with phases, otherwise one."""
+    if "phases" not in chains[0].recipe:
+        return [Planned(name, chains)]
+    return [
+        Planned(name, [run], number, f", steps {phase.first + 1:,} to {phase.until:,}")
+        for number, (phase, run) in enumerate(zip(chains[0].phases, chains[0].by_phase, strict=True))
+    ]
 
 
 def recipe_of(planned: Planned) -> dict:
@@ -118,13 +132,14 @@ def plan(recipe: Path, planned: Planned, slice_: str, minutes: float) -> dict:
         if process.returncode:
             print(said[-3000:], file=sys.stderr)
             return {"planned": False, "reason": f"snakemake ended with {process.returncode}"}
-        return kept(read_json(workflow / file))
+        found = read_json(workflow / file)
+        return kept(found | found["phases"][planned.number] if found.get("phases") else found)
 
 
 def program_name(recipe: Path, planned: Planned) -> str:
     """Return what to call the program of a plan; tasks may have one in common."""
     if not planned.run.task:
-        return f"{recipe.stem}-{planned.run.name}"
+        return f"{recipe.stem}-{planned.run.name}" + ("" if planned.number is None else f"-{planned.number}")
     step = {key: value for key, value in recipe_of(planned).items() if key not in ("where", "steps", "chains")}
     return f"{recipe.stem}-{utilisation.recipe_hash(step, '')[:12]}"
 
@@ -232,7 +247,7 @@ def check_all(names: list[str]) -> bool:
 def key_of(planned: Planned) -> str:
     """Return how the plans name what is planned: by its key and, on a task, by the model."""
     run = planned.run
-    return f"{run.key}, {run.named['path']}" if run.task else run.key
+    return f"{run.key}, {run.named['path']}" if run.task else run.key + planned.phase
 
 
 def said_of(planned: Planned) -> str:

@@ -68,6 +68,7 @@ rule train_base:
     """Train one segment of a base model, from the previous checkpoint to the next."""
     input:
         records=lambda w: in_place(TRAINED_BASES[w.run].records.manifest),
+        mixture=lambda w: mixture_of(TRAINED_BASES[w.run], w),
         previous=lambda w: previous_checkpoint(TRAINED_BASES[w.run], int(w.step)),
     output:
         **segment_outputs("<results>/base/{run}"),
@@ -97,7 +98,7 @@ rule export_base:
         folder=directory("<results>/base/{run}/preset"),
         fingerprint="<results>/base/{run}/preset.json",
     params:
-        recipe=lambda w: pick(BASES[w.run].recipe, "model", "sequence_length", "precision")
+        recipe=lambda w: pick(recipe_at_step(TRAINED_BASES[w.run], w), "model", "sequence_length", "precision")
         | {"cpu_threads": config["cpu_threads"]},
         code=code_digest("base/export_base", "jax"),
     log:
@@ -146,11 +147,13 @@ rule evaluate_base:
         records=lambda w: in_place(TRAINED_BASES[w.run].records.manifest),
         counts=lambda w: TRAINED_BASES[w.run].records.token_counts,
         state=lambda w: TRAINED_BASES[w.run].state,
+        by_source=lambda w: manifests_by_source(TRAINED_BASES[w.run]),
     output:
         "<results>/base/{run}/metrics.json",
     params:
         recipe=lambda w: pick(BASES[w.run].recipe, "batch_size", "microbatches")
-        | {key: value for key, value in BASES[w.run].opening.items() if key not in ("layout", "seed")},
+        | {key: value for key, value in BASES[w.run].opening.items() if key not in ("layout", "seed")}
+        | measured_sources(TRAINED_BASES[w.run]),
         code=code_digest("base/evaluate_base", "jax"),
     log:
         "<logs>/base/{run}/evaluate.log",

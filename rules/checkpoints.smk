@@ -39,7 +39,8 @@ rule plot_checkpoints:
             labels={"stage": "{chain}", "run": "all", "shows": "scores of checkpoints"},
         ),
     params:
-        recipe=lambda w: {"tokens_per_step": RUNS[w.chain].tokens_per_step},
+        recipe=lambda w: {"tokens_per_step": RUNS[w.chain].tokens_per_step}
+        | ({"tokens": RUNS[w.chain].tokens_at} if "phases" in RUNS[w.chain].recipe else {}),
         code=code_digest("checkpoints/plot_checkpoints", "workflow"),
     log:
         "<logs>/figures/checkpoints-{chain}.log",

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 # If this is a module of another workflow, `workflow.basedir` is the folder of the other workflow.
@@ -128,21 +129,48 @@ def previous_checkpoint(run, last: int) -> list[str]:
     return [file if name == "state" else ancient(file) for name, file in run.before(last).items()]
 
 
+def mixture_of(run, wildcards) -> list[str]:
+    """Return the manifests of the records that a segment's phase mixes, see tpulm.specs.phases; none without phases."""
+    return list(map(in_place, run.mixture_at(int(wildcards.step))))
+
+
+def manifests_by_source(run) -> list[str]:
+    """Return the manifests of the records that measure the loss of a run by source."""
+    return [in_place(records.manifest) for records in run.by_source.values()]
+
+
+def measured_sources(run) -> dict:
+    """Return the key `sources` of a recipe, their names in the order of the manifests; no key without any."""
+    return {"sources": list(run.by_source)} if run.by_source else {}
+
+
+def recipe_at_step(run, wildcards):
+    """Return the recipe of a run in its last phase or, where a job has the wildcard `step`, at that checkpoint."""
+    return run.recipe_at(int(wildcards.step) if "step" in wildcards.keys() else run.recipe["steps"])
+
+
 def at_step(run, wildcards):
     """Return the model of a run or, where a job has the wildcard `step`, what it was at that checkpoint."""
     return run.at(int(wildcards.step)) if "step" in wildcards.keys() else run
 
 
+@cache
+def files_of_documents(records: str, split: str) -> list[str]:
+    """Return the files with the documents of a split of a set of records, or of the only source that these are of."""
+    of = RECORDS[records]
+    return split_files(of.collection, split, TEXTS[of.collection].recipe, PARTS[of.collection], of.source)
+
+
 def documents_of(records: str, wildcards) -> list[str]:
     """Return the files that the documents of a shard are in."""
-    files = DOCUMENTS[RECORDS[records].collection, wildcards.split]
+    files = files_of_documents(records, wildcards.split)
     return [files[number] for number in files_of_shard(int(wildcards.shard), int(wildcards.shards), len(files))]
 
 
 def layout_of(records: str, split: str) -> dict:
     """Return what the job of a shard takes of its set: also how many shards and files of documents there are."""
     of = RECORDS[records]
-    return of.layout | {"shards": of.shards[split], "files": len(DOCUMENTS[of.collection, split])}
+    return of.layout | {"shards": of.shards[split], "files": len(files_of_documents(records, split))}
 
 
 def external_shard(wildcards):

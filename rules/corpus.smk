@@ -12,6 +12,13 @@ if workflow.is_main_process:
     for collection, (key, text) in TEXTS.items():
         or_exit(look_at, key, text, PARTS[collection])
 
+
+def parts_of_one(wildcards, suffix):
+    """Return the files of the parts of a source with this suffix."""
+    files = part_files(wildcards, PARTS, suffix)
+    return [file for file, part in zip(files, PARTS[wildcards.collection]) if part.source == wildcards.source]
+
+
 # The texts whose parts have their own files of each split.
 DIVIDED = [name for name, (_, text) in TEXTS.items() if divided(text, PARTS[name])]
 # The Parquet files of each split.
@@ -222,6 +229,29 @@ use rule build_corpus as split_part with:
     wildcard_constraints:
         collection=one_of(DIVIDED),
         part=r"\d{5}",
+
+
+use rule build_corpus as split_source with:
+    # Write the documents of a source, which phases mix with others, to one Parquet file per split.
+    input:
+        parts=lambda w: parts_of_one(w, ".parquet"),
+        splits=lambda w: in_place(f"<results>/{w.collection}/splits.npy"),
+        record="<results>/{collection}/splits.json",
+        contamination=lambda w: parts_of_one(w, ".contamination.json") if w.collection in BENCHMARKS else [],
+    output:
+        **{split: f"<results>/{{collection}}/sources/{{source}}/{split}.parquet" for split in SPLITS},
+        lengths=expand("<results>/{{collection}}/sources/{{source}}/{split}.lengths.npy", split=SPLITS),
+        record="<results>/{collection}/sources/{source}/figures.json",
+    params:
+        recipe=lambda w: build_corpus_recipe(
+            *TEXTS[w.collection], [part for part in PARTS[w.collection] if part.source == w.source]
+        ),
+        code=code_digest("corpus/build_corpus", "data"),
+    log:
+        "<logs>/{collection}/sources/{source}.log",
+    wildcard_constraints:
+        collection=one_of(name for name in TEXTS if name not in DIVIDED),
+        source=one_of({records.source for records in RECORDS.values() if records.source}),
 
 
 rule describe_corpus:

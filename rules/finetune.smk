@@ -27,6 +27,7 @@ rule train_finetune:
         base=lambda w: ancient(FINETUNE[w.run].preset),
         fingerprint=lambda w: FINETUNE[w.run].fingerprint,
         records=lambda w: in_place(FINETUNE[w.run].records.manifest),
+        mixture=lambda w: mixture_of(FINETUNE[w.run], w),
         start=lambda w: FINETUNE[w.run].start_at(int(w.step)),
         previous=lambda w: previous_checkpoint(FINETUNE[w.run], int(w.step)),
     output:
@@ -136,12 +137,15 @@ rule evaluate_finetune:
         **opening_inputs(by_name(FINETUNE)),
         records=lambda w: in_place(FINETUNE[w.run].records.manifest),
         corpus_records=lambda w: [in_place(FINETUNE[w.run].forgotten.manifest)] if FINETUNE[w.run].forgotten else [],
+        by_source=lambda w: manifests_by_source(FINETUNE[w.run]),
         state=lambda w: FINETUNE[w.run].state,
     output:
         metrics="<results>/finetune/{run}/metrics.json",
         partitioning="<results>/finetune/{run}/partitioning.json",
     params:
-        recipe=lambda w: FINETUNE[w.run].opening | pick(FINETUNE[w.run].recipe, "batch_size", "microbatches"),
+        recipe=lambda w: FINETUNE[w.run].opening
+        | pick(FINETUNE[w.run].recipe, "batch_size", "microbatches")
+        | measured_sources(FINETUNE[w.run]),
         code=code_digest("finetune/evaluate_finetune", "jax"),
     log:
         "<logs>/finetune/{run}/evaluate.log",

@@ -73,6 +73,7 @@ rule train_mlm_jax:
     """Train one segment with Keras on JAX, from the previous checkpoint to the next."""
     input:
         records=lambda w: in_place(RECORDS["tfrecords"].manifest),
+        mixture=lambda w: mixture_of(MLM[w.run], w),
         init=lambda w: MLM[w.run].init_at(int(w.step)),
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
     output:
@@ -103,7 +104,7 @@ rule export_mlm:
     output:
         [f"<results>/mlm/{{run}}/model/{file}" for file in MODEL_FILES],
     params:
-        recipe=lambda w: pick(MLM[w.run].recipe, "backend", "init" if MLM[w.run].init else "model"),
+        recipe=lambda w: pick(recipe_at_step(MLM[w.run], w), "backend", "init" if MLM[w.run].init else "model"),
         code=code_digest("mlm/export_mlm", "data"),
     log:
         "<logs>/mlm/{run}/export.log",
@@ -125,10 +126,11 @@ rule evaluate_mlm:
         counts=lambda w: RECORDS["tfrecords"].token_counts,
         model=expand("<results>/mlm/{{run}}/model/{file}", file=MODEL_FILES),
         state=lambda w: MLM[w.run].state if w.run in MLM else [],
+        by_source=lambda w: manifests_by_source(MLM[w.run]) if w.run in MLM else [],
     output:
         "<results>/mlm/{run}/metrics.json",
     params:
-        recipe=lambda w: MASKED[w.run].opening,
+        recipe=lambda w: MASKED[w.run].opening | (measured_sources(MLM[w.run]) if w.run in MLM else {}),
         code=code_digest("mlm/evaluate_mlm", lambda w: MASKED[w.run].backend),
     log:
         "<logs>/mlm/{run}/evaluate.log",

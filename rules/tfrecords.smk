@@ -3,6 +3,7 @@
 from tpulm.config.record_sets import no_records
 
 CAUSAL_RECORDS = [folder for folder, records in RECORDS.items() if records.base]
+MASKED_RECORDS = [folder for folder in RECORDS if folder not in CAUSAL_RECORDS]
 
 
 rule tfrecords:
@@ -41,24 +42,26 @@ if "tfrecords" in RECORDS and RECORDS["tfrecords"].external_files:
         script:
             "../scripts/tfrecords/fetch_shard.py"
 
-elif "tfrecords" in RECORDS:
+elif MASKED_RECORDS:
 
     rule write_shard:
         """Tokenize, pack and write the documents of one shard for masked models."""
         input:
-            corpus=lambda w: list(map(in_place, documents_of("tfrecords", w))),
-            lengths=lambda w: [in_place(lengths_file(file)) for file in documents_of("tfrecords", w)],
+            corpus=lambda w: list(map(in_place, documents_of(w.records, w))),
+            lengths=lambda w: [in_place(lengths_file(file)) for file in documents_of(w.records, w)],
             tokenizer=TOKENIZER["tokenizer"],
             special_tokens_map=TOKENIZER["special_tokens_map"],
         output:
-            records="<results>/tfrecords/{split}/{shard}-of-{shards}.tfrecord",
-            index="<results>/tfrecords/{split}/{shard}-of-{shards}.index",
-            sidecar="<results>/tfrecords/{split}/{shard}-of-{shards}.json",
+            records="<results>/{records}/{split}/{shard}-of-{shards}.tfrecord",
+            index="<results>/{records}/{split}/{shard}-of-{shards}.index",
+            sidecar="<results>/{records}/{split}/{shard}-of-{shards}.json",
         params:
-            recipe=lambda w: layout_of("tfrecords", w.split),
+            recipe=lambda w: layout_of(w.records, w.split),
             code=code_digest("tfrecords/write_shard", "data"),
         log:
-            "<logs>/tfrecords/{split}/{shard}-of-{shards}.log",
+            "<logs>/{records}/{split}/{shard}-of-{shards}.log",
+        wildcard_constraints:
+            records=one_of(MASKED_RECORDS),
         threads: 1
         resources:
             mem_mb=4000,  # does not depend on the size of the corpus

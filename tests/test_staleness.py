@@ -45,7 +45,7 @@ MLM_JAX = MLM.replace("_tensorflow", "_jax")
 TUNING_SET, CORPUS_SET = "tokens/small/finetune-text/pad-64", "tokens/small/corpus/concat-64"
 SHARDS = ["train,00000,00004", "train,00001,00004", "train,00002,00004", "train,00003,00004"]
 SHARDS += ["validation,00000,00001", "test,00000,00001"]
-RECORDS = " ".join(f"write_shard:{shard}" for shard in SHARDS)
+RECORDS = " ".join(f"write_shard:tfrecords,{shard}" for shard in SHARDS)
 FETCHED_RECORDS = " ".join(f"fetch_shard:{shard}" for shard in SHARDS) + " merge_manifest:tfrecords"
 VOCABULARY = "train_base_vocabulary:small/vocabulary.spm"
 OVERLAPS = " ".join(
@@ -154,6 +154,15 @@ STATES = {
             "mine": {"files": ["text/pairs.jsonl"]},
             "theirs": {"dataset": "some/set", "name": "one", "revision": A, "split": "test"},
         },
+    },
+    "phased": JAX | {
+        "corpus": {
+            "sources": {name: {"source": "files", "files": [f"text/{name}.txt"]} for name in "ab"},
+            "held_out": {"validation": 0.1, "test": 0.1},
+        },
+        f"{TINY}.phases": [{"until": 10}, {"until": 20, "sequence_length": 64, "batch_size": 4}],
+        f"{SMALL}.phases": [{"until": 10}, {"until": 20, "weights": {"a": 1, "b": 1}}],
+        f"{PYTHON}.phases": [{"until": 5}, {"until": 10, "batch_size": 8}],
     },
     "jax": JAX | {f"{run}.optimizer": {"name": "adafactor"} for run in (TINY, SMALL, PYTHON)},
 }  # fmt: skip
@@ -366,9 +375,16 @@ ROWS = [
     *rows_at_once(
         "trained",
         f"{shards(CORPUS_SET, files=2)} {shards(TUNING_SET, files=2)} merge_manifest:tfrecords "
-        + " ".join(f"write_shard:{split},{number:05d},00002" for split in SPLITS for number in range(2)),
+        + " ".join(f"write_shard:tfrecords,{split},{number:05d},00002" for split in SPLITS for number in range(2)),
         {f"{place}.shards.{split}": 2 for place in ("tfrecords", SMALL, "finetune") for split in SPLITS},
     ),
+    # Only the last phase changes, and with it its segment; of a phase as the run, none does.
+    *rows_of(
+        "phased", TINY, MLM_SECOND.replace("_tensorflow", "_jax"),
+        {"phases": [{"until": 10, "batch_size": 8}, {"until": 20, "sequence_length": 64, "batch_size": 8}]},
+    ),
+    *rows_of("phased", SMALL, BASE_SECOND, {"phases": [{"until": 10}, {"until": 20, "weights": {"a": 1, "b": 3}}]}),
+    *rows_of("phased", PYTHON, FINETUNE_SECOND, {"phases": [{"until": 5}, {"until": 10, "batch_size": 2}]}),
     *rows_of_run(TINY, MLM, "jax", MLM_JAX),
     *rows_of_run(SMALL, BASE, "trained", BASE),
     *rows_of_run(PYTHON, FINETUNE, "trained", FINETUNE),
@@ -741,7 +757,11 @@ def test_deleted_shards_are_written_again_with_the_same_bytes(built):
     before = [contents(folder) for folder in folders]
     (built / TRAIN_SHARD).unlink()
     assert listed(built) == set()  # every model is there: nothing needs it
-    assert listed(built, "tfrecords") == {"write_shard:train,00001,00004", "merge_manifest:tfrecords", "tfrecords"}
+    assert listed(built, "tfrecords") == {
+        "write_shard:tfrecords,train,00001,00004",
+        "merge_manifest:tfrecords",
+        "tfrecords",
+    }
     log = built / "logs/tfrecords/train/00001-of-00004.log"
     log.unlink()
     running = built.start("tfrecords")

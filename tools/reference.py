@@ -147,7 +147,7 @@ def cell(text: str | None) -> str:
 
 def anchor(path: str) -> str:
     """Return the name that other pages link a mapping of the config by."""
-    return f"config-{re.sub(r'[ ._]', '-', path.lower())}"
+    return f"config-{re.sub(r'[ ._[]', '-', path.lower().replace(']', ''))}"
 
 
 def required_of(mapping: dict) -> dict[str, list[str]]:
@@ -157,6 +157,10 @@ def required_of(mapping: dict) -> dict[str, list[str]]:
         if needed := rule.get("else", {}).get("required"):
             found[f" without `{rule['if']['required'][0]}`"] = list(needed)
     return {when: keys for when, keys in found.items() if keys}
+
+
+# What a key that holds mappings has, by what follows it in their paths.
+KINDS = {"": "a mapping", ".NAME": "mappings by name", "[N]": "a list of mappings"}
 
 
 class Keys:
@@ -194,6 +198,8 @@ class Keys:
         part = resolve(part, self.root)
         if part.get("properties"):
             return [("", part)]
+        if part.get("items", {}).get("properties"):
+            return [("[N]", part["items"])]
         below = part.get("additionalProperties")
         return [(".NAME", resolve(below, self.root))] if isinstance(below, dict) and self.inner(below) else []
 
@@ -243,7 +249,7 @@ class Keys:
             if content not in self.described:
                 nested.append((name, part))
             where = self.described.setdefault(content, anchor(name + inside[0][0]))
-            kinds = f"[{'mappings by name' if inside[0][0] else 'a mapping'}](#{where})"
+            kinds = f"[{KINDS[inside[0][0]]}](#{where})"
         only = [
             f"`{other}: {value}`"
             for other, values in mapping.get("only_with", {}).get(key, {}).items()

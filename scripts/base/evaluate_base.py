@@ -4,11 +4,13 @@ input.base      preset folder
 input.records   manifest.json of the training records; a URL, if they are in a bucket
 input.counts    NumPy array: frequency of each token in the training text, for the baseline
 input.state     JSON of the chain's last checkpoint, which names the best
+input.by_source manifests of the records of each source of `sources`
 output          JSON, see tpulm.specs.scores: loss and accuracy of both splits, with the loss by token frequencies as
-                baseline (see tpulm.records.token_counts); best_step, steps, epochs, parameters; attention, the
-                implementation in training if an accelerator has several; with determinism: steps also that key, and
-                bytes_promised: false
-params.recipe   batch_size, microbatches, precision, mesh, cpu_threads, host_device_count; determinism, if it is steps
+                baseline (see tpulm.records.token_counts), also of each source on the validation split;
+                best_step, steps, epochs, parameters; attention, the implementation in training if an accelerator has
+                several; with determinism: steps also that key, and bytes_promised: false
+params.recipe   batch_size, microbatches, precision, mesh, cpu_threads, host_device_count; determinism, if it is steps;
+                sources, names of those that phases mix
 """
 
 import numpy as np
@@ -18,7 +20,7 @@ from tpulm.records.causal_batches import held_out_batches, predicted, predicted_
 from tpulm.records.reader import open_records, read_manifest
 from tpulm.records.token_counts import loss_of_frequencies
 from tpulm.specs.artifacts import HELD_OUT
-from tpulm.specs.scores import CAUSAL, FREQUENCIES, LOSS, token_scores, write_scores
+from tpulm.specs.scores import CAUSAL, FREQUENCIES, LOSS, by_source, token_scores, write_scores
 from tpulm.specs.training_step import determinism_metrics
 from tpulm.training.opening import open_causal
 
@@ -38,12 +40,14 @@ with job(snakemake.log[0], f"base {run}") as say:
     facts = {"best_step": state["best"]["step"], "parameters": count(model.variables)}
     facts |= trained_for(state, manifest) | determinism_metrics(recipe) | how_trained(state)
     trained, scores = np.load(snakemake.input.counts), []
-    for split in HELD_OUT:
-        records = open_records(snakemake.input.records, split)
+    texts = [("corpus", split, snakemake.input.records) for split in HELD_OUT]
+    texts += by_source("corpus", recipe.get("sources", []), snakemake.input.by_source)
+    for text, split, place in texts:
+        records = open_records(place, split)
         batches = list(held_out_batches(records, recipe))
         counts = np.bincount(np.concatenate([*map(predicted_ids, batches)]), minlength=len(trained))
         by_frequency = {LOSS: loss_of_frequencies(counts, trained)}
-        scores += token_scores("corpus", split, predicted(records), evaluator(batches), {FREQUENCIES: by_frequency})
+        scores += token_scores(text, split, predicted(records), evaluator(batches), {FREQUENCIES: by_frequency})
     write_scores(snakemake.output[0], f"base/{run}", CAUSAL, scores, **facts)
     for score in scores:
         say(str(score))

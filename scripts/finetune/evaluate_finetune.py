@@ -4,13 +4,14 @@ input.base             preset folder
 input.best             tuned variables of the best checkpoint
 input.records          manifest.json of the records of finetune.text; a URL, if they are in a bucket
 input.corpus_records   the same for the records of the corpus; none without a corpus
+input.by_source        manifests of the records of each source of `sources`
 input.state            JSON of the chain's last checkpoint, which names the best
 output.metrics         JSON, see tpulm.specs.scores: loss and accuracy on each text, with those of the base model as
                        baselines; best_step, steps, epochs, parameters; attention, the implementation in training if an
                        accelerator has several; with determinism: steps also that key, and bytes_promised: false
 output.partitioning    JSON: mesh, and for each variable shape, layout, bytes on a device
 params.recipe          batch_size, microbatches, method and keys of LoRA, seed, precision, mesh, layout, cpu_threads,
-                       host_device_count; determinism, if it is steps
+                       host_device_count; determinism, if it is steps; sources, names of those that phases mix
 """
 
 from tpulm.core.arrays import load_arrays
@@ -18,7 +19,7 @@ from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.records.causal_batches import held_out_batches, predicted
 from tpulm.records.reader import open_records
-from tpulm.specs.scores import BASE, CAUSAL, token_scores, write_scores
+from tpulm.specs.scores import BASE, CAUSAL, by_source, token_scores, write_scores
 from tpulm.specs.training_step import determinism_metrics
 from tpulm.training.opening import open_causal
 
@@ -32,6 +33,8 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     }
     for corpus in snakemake.input.corpus_records:
         texts["corpus", "validation"] = open_records(corpus, "validation")
+    for text, split, place in by_source("finetune-text", recipe.get("sources", []), snakemake.input.by_source):
+        texts[text, split] = open_records(place, split)
     # A model with document masking reads records without segment ids like any other model.
     packings = [records.manifest["packing"] for records in texts.values()]
     packing, where = "segments" if "segments" in packings else "concat", f"finetune.runs.{run}"

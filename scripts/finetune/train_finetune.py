@@ -4,6 +4,7 @@ input.base         preset folder
 input.fingerprint  SHA-256 of each of its files
 input.records      manifest.json of the records of finetune.text in the base model's vocabulary; a URL, if they are in a
                    bucket
+input.mixture      manifests of the records of its phase, in the order of their shares; none without phases
 input.start        weights of another run that the first segment starts from; none without init
 output.weights     the tuned variables: those of LoRA, or all
 params.recipe      sequence_length, packing, method and keys of LoRA, layout; for the rest, and for the other inputs,
@@ -16,8 +17,7 @@ from tpulm.core.arrays import load_arrays
 from tpulm.core.job import job
 from tpulm.models.presets import refuse_damaged
 from tpulm.records.causal_batches import held_out_batches, training_batch
-from tpulm.records.order import epochs_of
-from tpulm.records.reader import open_to_train
+from tpulm.records.mixture import open_segment
 from tpulm.specs.training_step import TrainingStep
 from tpulm.training import runtime
 from tpulm.training.segment import Segment
@@ -27,7 +27,7 @@ recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 with job(snakemake.log[0], f"finetune {run}") as say:
     segment = Segment.of(snakemake, say)
     refuse_damaged(snakemake.input.base, snakemake.input.fingerprint)
-    train, validation = open_to_train(snakemake.input.records)
+    train, validation = open_segment(snakemake.input.records, snakemake.input.mixture, recipe)
     step = TrainingStep.of("finetune", f"finetune.runs.{run}", recipe, base={"preset": snakemake.input.base})
     runtime.start_to_train(recipe, snakemake.resources, say)
     from tpulm.models import causal
@@ -35,7 +35,7 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment
 
-    say(epochs_of(recipe, len(train)))
+    say(train.epochs_of(recipe))
     jax_run = build_run(step, causal)
     for start in snakemake.input.start:
         assign(jax_run.model.trainable_variables, load_arrays(start), start)

@@ -4,12 +4,13 @@ input.records   tfrecords/manifest.json, next to its shards; a URL, if they are 
 input.counts    NumPy array: frequency of each token in the training split, for the baseline
 input.model     Hugging Face model folder
 input.state     JSON of the chain's last checkpoint, with facts of the training; none for a pretrained model
+input.by_source manifests of the records of each source of `sources`
 output          JSON, see tpulm.specs.scores: loss and accuracy of both splits, with the loss by token frequencies as
-                baseline (see tpulm.records.token_counts); parameters; for a model of the workflow, steps and epochs;
-                attention, the implementation in training if an accelerator has several; with determinism: steps also
-                that key, and bytes_promised: false
+                baseline (see tpulm.records.token_counts), also of each source on the validation split;
+                parameters; for a model of the workflow, steps and epochs; attention, the implementation in training
+                if an accelerator has several; with determinism: steps also that key, and bytes_promised: false
 params.recipe   backend; cpu_threads, without an accelerator; determinism, if it is steps; with backend jax also
-                batch_size, microbatches, mesh, layout, host_device_count
+                batch_size, microbatches, mesh, layout, host_device_count; sources, names of those that phases mix
 """
 
 from functools import partial
@@ -22,7 +23,7 @@ from tpulm.records.masked_batches import EVALUATION_MASKING, ordinary_ids
 from tpulm.records.reader import open_records, read_manifest
 from tpulm.records.token_counts import count_tokens, maskable_ids, masked_loss
 from tpulm.specs.artifacts import HELD_OUT
-from tpulm.specs.scores import FREQUENCIES, LOSS, MASKED, token_scores, write_scores
+from tpulm.specs.scores import FREQUENCIES, LOSS, MASKED, by_source, token_scores, write_scores
 from tpulm.specs.training_step import determinism_metrics
 from tpulm.training.checkpoint import how_trained, trained_for
 
@@ -65,11 +66,13 @@ with job(snakemake.log[0], f"mlm {run}") as say:
         facts |= trained_for(state, manifest) | how_trained(state)
     trained, scores = np.load(snakemake.input.counts), []
     ordinary = ordinary_ids(len(trained), tuple(manifest["special_ids"].values()))
-    for split in HELD_OUT:
-        records = open_records(snakemake.input.records, split)
+    texts = [("corpus", split, snakemake.input.records) for split in HELD_OUT]
+    texts += by_source("corpus", recipe.get("sources", []), snakemake.input.by_source)
+    for text, split, place in texts:
+        records = open_records(place, split)
         counts = count_tokens(records, maskable_ids)
         by_frequency = {LOSS: masked_loss(counts[ordinary], trained[ordinary], EVALUATION_MASKING)}
-        scores += token_scores("corpus", split, "all", measure(records), {FREQUENCIES: by_frequency})
+        scores += token_scores(text, split, "all", measure(records), {FREQUENCIES: by_frequency})
     write_scores(snakemake.output[0], f"mlm/{run}", MASKED, scores, **facts)
     for score in scores:
         say(str(score))

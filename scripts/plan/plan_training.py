@@ -10,7 +10,8 @@ output           JSON: planned; task (of a model on one); reason (if not planned
                  lower_bound_seconds, estimated_seconds, estimate_error (possible excess, as a share), basis (on which
                  measured steps the estimate rests); from the estimate
                  tokens_per_second, model_flops_utilisation, hours, cost_of_run; price_per_hour, advice, alternatives
-                 (memory and times of each change)
+                 (memory and times of each change); of a run with phases, the phase that needs the most memory, the
+                 hours of all, and phases (first, until, and the same of each)
 params.recipe    recipe of the run, without steps for a run on TensorFlow that has no plan; keys of earlier stages that
                  define the model; price_per_hour; alternatives (whether to compile them); host_device_count,
                  checkpoint_every and resources.hosts, to check changes; chains (number of trainings on a task)
@@ -54,10 +55,13 @@ with job(snakemake.log[0], f"plan {wildcards.planned} {wildcards.topology}") as 
         os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
         runtime.start(snakemake.threads, repeats=False)
         from tpulm.planning.abstract_run import Unreachable
-        from tpulm.planning.plan import plan, shortage, with_cost
+        from tpulm.planning.plan import plan, plan_phases, shortage, with_cost
 
         try:
-            planned = with_cost(plan(stage, recipe, slice_, where), recipe)
+            if "phases" in recipe:
+                planned = plan_phases(stage, recipe, slice_, where)
+            else:
+                planned = with_cost(plan(stage, recipe, slice_, where), recipe)
         except Unreachable:
             raise
         except UserError as error:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from tpulm.config.model_sizes import base_backbone, preset_parameters
 from tpulm.config.outline import Outline, same_origin
+from tpulm.config.phase_checks import check_phases
 from tpulm.config.publications import check_publish
 from tpulm.config.record_sets import check_records_elsewhere
 from tpulm.config.report import check_published
@@ -21,6 +22,7 @@ from tpulm.core.user_files import check_file
 from tpulm.specs import causal_vocabularies as vocabularies
 from tpulm.specs.causal_families import FAMILIES, refuse_bypassed
 from tpulm.specs.masked_sizes import check_heads, sizes_of
+from tpulm.specs.phases import phases_of
 from tpulm.specs.published_models import name_of_preset
 from tpulm.specs.texts import GEMMA, PLAIN, chat_template_files, sources_of, template_fields
 from tpulm.specs.training_step import check_batch_size, check_mesh
@@ -46,9 +48,9 @@ def check_values(config: dict) -> None:
     for name, recipe in config["mlm"]["runs"].items():
         check_masked_model(f"mlm.runs.{name}", recipe, config)
     for name, recipe in config["base"].items():
-        check_base(f"base.{name}", recipe)
+        check_base(f"base.{name}", recipe, config)
     for name, recipe in finetune["runs"].items():
-        check_finetune_run(f"finetune.runs.{name}", recipe, config["base"])
+        check_finetune_run(f"finetune.runs.{name}", recipe, config["base"], finetune["text"])
         check_start(name, finetune["runs"])
     for name, recipe in config["evaluation"]["tasks"].items():
         check_pinned(f"evaluation.tasks.{name}", recipe, "dataset")
@@ -217,8 +219,15 @@ def check_mlm_run(where: str, recipe: dict, config: dict) -> None:
         # Absent keys have the defaults of transformers, which differ by architecture.
         sizes = recipe.get("model", {})
         check_heads(sizes, f"{where}.model")
+    length = config["tfrecords"]["sequence_length"]
+    lengths = {"tfrecords": length}
+    for key, phase in check_phases(where, recipe, length, ("corpus", config["corpus"])).items():
+        if config["tfrecords"]["source"] == "files" and not phase.is_plain:
+            raise UserError(f"{key} is given with tfrecords.source: files; allowed: records of the corpus.")
+        lengths[key] = phase.sequence_length
     if "model" in recipe:  # the sizes of another model are known when it has been fetched
-        check_positions(f"{where}.model", recipe, sizes, config)
+        for key, length in lengths.items():
+            check_positions(f"{where}.model", recipe, sizes, config, f"{key}.sequence_length", length)
 
 
 def check_replicas(where: str, recipe: dict) -> None:
@@ -232,18 +241,17 @@ def check_replicas(where: str, recipe: dict) -> None:
     check_batch_size(where, recipe["batch_size"], devices, recipe["microbatches"], "host_device_count")
 
 
-def check_positions(where: str, recipe: dict, sizes: dict, config: dict) -> None:
-    """Check the architecture, and that it has a position for each token of a record."""
-    length, positions = config["tfrecords"]["sequence_length"], sizes.get("max_position_embeddings")
+def check_positions(where: str, recipe: dict, sizes: dict, config: dict, key: str, length: int) -> None:
+    """Check the architecture, and that it has a position for each token of a record of the length that `key` sets."""
+    positions = sizes.get("max_position_embeddings")
     needed = length + unused_positions(recipe["model"], config, where, recipe["backend"])
     if positions is not None and positions < needed:
         raise UserError(
-            f"{where}.max_position_embeddings is {positions}; allowed: {needed} or more "
-            f"for tfrecords.sequence_length {length}."
+            f"{where}.max_position_embeddings is {positions}; allowed: {needed} or more for {key} {length}."
         )
 
 
-def check_base(where: str, recipe: dict) -> None:
+def check_base(where: str, recipe: dict, config: dict) -> None:
     """Check a base model: a preset in a local folder, or a model that is trained here."""
     if "preset" in recipe:
         check_preset(f"{where}.preset", recipe["preset"])
@@ -257,6 +265,7 @@ def check_base(where: str, recipe: dict) -> None:
         )
     check_heads_of(f"{where}.model", recipe["model"])
     check_packing(where, recipe, recipe["model"])
+    check_phases(where, recipe, recipe["sequence_length"], ("corpus", config["corpus"]))
     name = recipe["model"]["architecture"]
     if recipe["tokenizer"] == "byte-level-bpe" and not vocabularies.KINDS[name].byte_level:
         allowed = ", ".join(architecture for architecture, kind in vocabularies.KINDS.items() if kind.byte_level)
@@ -313,8 +322,8 @@ def check_heads_of(where: str, model: dict) -> None:
         raise UserError(f"{where}.hidden_dim is {hidden}; allowed: a multiple of twice num_query_heads, {2 * heads}.")
 
 
-def check_finetune_run(where: str, recipe: dict, bases: dict) -> None:
-    """Check a finetuning run; `bases` are the base models by name."""
+def check_finetune_run(where: str, recipe: dict, bases: dict, text: dict) -> None:
+    """Check a finetuning run; `bases` are the base models by name, `text` is finetune.text."""
     if recipe["base"] not in bases:
         known = ", ".join(bases) or "none"
         raise UserError(f"{where}.base is {describe(recipe['base'])}; allowed: a name under base: {known}.")
@@ -325,16 +334,20 @@ def check_finetune_run(where: str, recipe: dict, bases: dict) -> None:
             f"{where}.base_precision is float32 with precision: bfloat16; for float32 weights and bfloat16 "
             "arithmetic, set precision: mixed_bfloat16."
         )
+    phases = check_phases(where, recipe, recipe["sequence_length"], ("finetune.text", text))
+    lengths = {where: recipe["sequence_length"]} | {key: phase.sequence_length for key, phase in phases.items()}
     base = bases[recipe["base"]]
     if recipe["method"] == "lora":
         refuse_bypassed(base_backbone(base)[0], where, tuple(recipe["targets"]), recipe["base_precision"])
     if "model" in base:
         check_packing(where, recipe, base["model"])
-        if recipe["sequence_length"] > base["sequence_length"]:
-            raise UserError(
-                f"{where}.sequence_length is {recipe['sequence_length']}; allowed: at most that of "
-                f"base.{recipe['base']}, {base['sequence_length']}, because it has learned no positions after that."
-            )
+        learned = phases_of(base, base["sequence_length"])[-1].sequence_length
+        for key, length in lengths.items():
+            if length > learned:
+                raise UserError(
+                    f"{key}.sequence_length is {length}; allowed: at most that of "
+                    f"base.{recipe['base']}, {learned}, because it has learned no positions after that."
+                )
 
 
 def check_start(name: str, runs: Mapping[str, dict]) -> None:

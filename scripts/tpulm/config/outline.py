@@ -6,13 +6,21 @@ so that no edit of it makes a result stale.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from tpulm.config.record_sets import RecordSet, corpus_records, masked_records, tuning_records
+from tpulm.config.record_sets import (
+    RecordSet,
+    by_folder,
+    corpus_records,
+    masked_records,
+    phase_records,
+    tuning_records,
+)
 from tpulm.specs.artifacts import CHECKPOINT_FILES, EXPORTED, MODEL_FILES, PAD_ID, PRUNED, SEGMENT_FILES, SNAPSHOTS
 from tpulm.specs.masked_sizes import config_recipe, exported_model, opens
+from tpulm.specs.phases import WHOLE_TEXT, Phase, phase_at, phases_of, taken_until, tokens_until
 from tpulm.specs.recipes import JAX_KEYS, LORA_KEYS, STAGES, STEP_KEYS, given_keys, pick
 from tpulm.specs.schedule import segment_schedule
 
@@ -147,6 +155,35 @@ class Run(Model):
         return f"<results>/{self.path}"
 
     @cached_property
+    def phases(self) -> list[Phase]:
+        """Its phases; one, if the config has none."""
+        return phases_of(self.recipe, self.records.sequence_length if self.records else self.recipe["sequence_length"])
+
+    def recipe_at(self, last: int) -> Mapping:
+        """Return its recipe in the phase of the segment that ends at `last`."""
+        return phase_at(self.phases, last).recipe
+
+    @cached_property
+    def phase_records(self) -> dict[tuple[str, int], RecordSet]:
+        """The records that its phases read, and those that measure sources, by source and length."""
+        return phase_records(self.records, self.phases) if self.records and self.recipe.get("phases") else {}
+
+    def mixture_at(self, last: int) -> list[str]:
+        """Return the manifests of the records that the segment up to `last` mixes; none if it reads the run's own."""
+        phase = phase_at(self.phases, last)
+        sets = [self.phase_records[source, phase.sequence_length] for source in phase.shares if self.phase_records]
+        return [records.manifest for records in sets] if taken_until(self.phases, last) else []
+
+    @property
+    def by_source(self) -> dict[str, RecordSet]:
+        """The records that measure the loss of each source that a phase names, by name of the source."""
+        return {
+            source: records
+            for (source, _), records in self.phase_records.items()
+            if source != WHOLE_TEXT and "validation" in records.counts
+        }
+
+    @cached_property
     def segment_ends(self) -> list[int]:
         """The last step of each segment."""
         every = self.recipe["checkpoint_every"]
@@ -193,6 +230,21 @@ class Run(Model):
         """Return the weights of another run that the segment up to `last` starts from: only the first one does."""
         return [] if self.before(last) else self.start
 
+    @cached_property
+    def by_phase(self) -> list["Run"]:
+        """A run for each phase that does what this one does in it, for what depends on the step: memory and plans."""
+        return [self.alone(phase) for phase in self.phases]
+
+    def alone(self, phase: Phase) -> "Run":
+        """Return the run of a phase."""
+        recipe = {key: value for key, value in phase.recipe.items() if key != "phases"}
+        length, described = phase.sequence_length, self.described
+        if described and "sequence_length" in described:
+            described = {**described, "sequence_length": length}
+        records = replace(self.records, sequence_length=length) if self.records else None
+        steps = {"steps": phase.until - phase.first}
+        return replace(self, recipe=recipe | steps, records=records, described=described)
+
     @property
     def tokens_per_step(self) -> int:
         """Tokens that the model reads in a step."""
@@ -200,9 +252,15 @@ class Run(Model):
         return self.recipe["batch_size"] * length
 
     @property
+    def tokens_at(self) -> dict[int, int]:
+        """The tokens that it has read at each checkpoint."""
+        length = self.records.sequence_length if self.records else self.recipe["sequence_length"]
+        return {last: tokens_until(self.segment(last), last, length) for last in self.segment_ends}
+
+    @property
     def record_sets(self) -> list[RecordSet]:
         """All records that it reads."""
-        return [records for records in (self.records, self.forgotten) if records]
+        return [records for records in (self.records, self.forgotten, *self.phase_records.values()) if records]
 
     @property
     def pruned(self) -> list[str]:
@@ -217,7 +275,7 @@ class Run(Model):
         It lacks the total number of steps, so that a longer run keeps its segments, and patience where that cannot have
         run out: the first evaluation is always the best so far.
         """
-        recipe = self.recipe
+        recipe, taken = self.recipe_at(last), taken_until(self.phases, last)
         first = last - recipe["checkpoint_every"]
         curve = recipe["schedule"] | {"learning_rate": recipe["learning_rate"]}
         patience, evaluations = recipe["patience"], first // recipe["checkpoint_every"]
@@ -229,18 +287,26 @@ class Run(Model):
             **self.more_recipe,
             **({"evaluate_every": recipe["evaluate_every"]} if recipe["evaluate_every"] else {}),
             **({"patience": patience} if patience and evaluations > patience else {}),
+            **({"phases": taken} if taken else {}),
         }
 
     def plan(self) -> dict:
         """Return the recipe of the run's plan: the keys that decide its step, and the number of steps.
 
-        A run on TensorFlow is planned on JAX, see `as_on_jax`. Without a plan, there are no steps.
+        A run on TensorFlow is planned on JAX, see `as_on_jax`. Without a plan, there are no steps. With phases, it has
+        the plan of each, as `phases`, with its first and last step.
         """
         where = {"where": self.key} | ({"backend": self.backend} if self.backend != "jax" else {})
         if self.described is None:
             return where
         loss = self.records.loss if self.records else {}
-        return {**where, **pick(self.recipe, "steps", *self.step_keys), **loss, **self.described}
+        phases = [
+            {"first": phase.first, "until": phase.until, **run.plan()}
+            for phase, run in zip(self.phases, self.by_phase, strict=True)
+            if "phases" in self.recipe
+        ]
+        step = {**pick(self.recipe, "steps", *self.step_keys), **loss, **self.described}
+        return {**where, **step, **({"phases": phases} if phases else {})}
 
 
 def checkpoint_of(path: str, step: int) -> dict[str, str]:
@@ -288,7 +354,7 @@ class Outline:
         self.runs: dict[str, Run] = {model.path: model for model in models if isinstance(model, Run)}
         sets = [self.masked_records] if self.masked_records else []
         sets += [records for run in self.runs.values() for records in run.record_sets]
-        self.records = {records.folder: records for records in sets}
+        self.records = by_folder(sets)
 
     def of_stage(self, stage: str) -> dict[str, Model]:
         """Return the models of a stage by name."""

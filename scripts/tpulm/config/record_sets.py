@@ -4,13 +4,14 @@ A set is one folder: the shards of its splits and a manifest. Runs that read the
 """
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tpulm.core.errors import UserError
 from tpulm.core.user_files import matching_files
 from tpulm.specs.artifacts import MANIFEST, SPLITS
+from tpulm.specs.phases import WHOLE_TEXT, Phase
 from tpulm.specs.texts import has_responses
 
 
@@ -28,6 +29,7 @@ class RecordSet:
     responses        whether records mark the tokens of responses, as for a text with responses
     chat             whether a chat template has written documents of the text
     globs            globs of each split's external files, a shard each; empty for records of the text
+    source           the only source of the text that they are of; WHOLE_TEXT for all
     """
 
     folder: str
@@ -41,6 +43,7 @@ class RecordSet:
     responses: bool = False
     chat: bool = False
     globs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    source: str = WHOLE_TEXT
 
     @cached_property
     def external_files(self) -> dict[str, tuple[str, ...]]:
@@ -159,6 +162,40 @@ def causal_records(
         responses=has_responses(text),
         chat="chat_template" in text,
     )
+
+
+def phase_records(own: RecordSet, phases: Iterable[Phase]) -> dict[tuple[str, int], RecordSet]:
+    """Return the records that the phases of a run read, by source and length.
+
+    own  the run's own records. Others have a training split only; of a source, also a validation split of the run's own
+         length, which measures the loss by source
+    """
+    needed = {(source, phase.sequence_length): ["train"] for phase in phases for source in phase.shares}
+    for source in [source for source, _ in needed if source != WHOLE_TEXT]:
+        needed.setdefault((source, own.sequence_length), []).append("validation")
+    stem = own.folder if own.base is None else os.path.dirname(own.folder)
+    own_key = WHOLE_TEXT, own.sequence_length
+    return {
+        (source, length): own
+        if (source, length) == own_key
+        else replace(
+            own,
+            folder="/".join(filter(None, (stem, source, f"{own.packing}-{length}"))),
+            source=source,
+            sequence_length=length,
+            counts={split: own.counts[split] for split in dict.fromkeys(splits)},
+        )
+        for (source, length), splits in needed.items()
+    }
+
+
+def by_folder(sets: Iterable[RecordSet]) -> dict[str, RecordSet]:
+    """Return sets of records by folder; those of one folder, which several runs read, with the splits of all."""
+    found: dict[str, RecordSet] = {}
+    for records in sets:
+        known = found.get(records.folder, records)
+        found[records.folder] = replace(known, counts={**known.counts, **records.counts})
+    return found
 
 
 def no_records() -> list[str]:

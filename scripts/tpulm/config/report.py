@@ -38,10 +38,12 @@ def page_recipe(
 def page_run(run: Run, prefixed: Callable[[str], str]) -> dict[str, Any]:
     """Return the part of a page's recipe for a run: its stage, name, label, config key, learning rate, folder and log.
 
-    log  grows while it trains; base  label of its base model, for stage finetune only
+    log  grows while it trains; base  label of its base model, for stage finetune only; phases  if the config has some:
+    what each takes of the records, and its last step
     """
     base = {"base": f"base/{run.recipe['base']}"} if run.stage == "finetune" else {}
-    return base | {
+    phases = [phase.taken | {"until": phase.until} for phase in run.phases]
+    return (base | ({"phases": phases} if run.recipe.get("phases") else {})) | {
         "stage": run.stage,
         "name": run.name,
         "label": run.path,

@@ -105,6 +105,21 @@ def plan(stage: str, recipe: dict, slice_: Topology, where: str) -> dict:
     return measured
 
 
+def plan_phases(stage: str, recipe: dict, slice_: Topology, where: str) -> dict:
+    """Return the plan of the phase that needs the most memory, with `phases`: the plan of each phase and its hours.
+
+    recipe  as for `plan` and `with_cost`, with `phases`. Its hours and cost are those of all phases
+    """
+    plans = []
+    for phase in recipe["phases"]:
+        planned = with_cost(plan(stage, recipe | phase, slice_, where), recipe | phase)
+        plans.append(planned | {"first": phase["first"], "until": phase["until"]})
+    largest = max(plans, key=lambda planned: planned["memory"]["total"])
+    totals = {key: [planned[key] for planned in plans] for key in ("hours", "cost_of_run")}
+    sums = {key: None if None in values else sum(values) for key, values in totals.items()}
+    return largest | sums | {"phases": plans}
+
+
 def shortage(run_plan: dict, where: str, name: str) -> str:
     """Return a sentence on the missing memory of a plan that does not fit, with advice."""
     memory = run_plan["memory"]

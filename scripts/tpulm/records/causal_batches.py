@@ -4,28 +4,30 @@ A record has one token more than the model reads: the model reads all but the la
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpulm.records.order import BLOCK, batch_records, blocks_ahead
+from tpulm.records.order import BLOCK
 from tpulm.records.reader import Records
 from tpulm.specs.record_arrays import HELD_OUT_RECORDS, LOSS_MASK, MORE_FEATURES, predicted_tokens
+
+if TYPE_CHECKING:
+    from tpulm.records.mixture import Mixture
 
 ALL = slice(None)
 
 
-def training_batch(records: Records, recipe: dict, step: int, rows: slice = ALL) -> dict[str, np.ndarray]:
-    """Return `rows` of global batch `step` (counted from 0) of a run, see `arrays`.
+def training_batch(records: "Records | Mixture", recipe: dict, step: int, rows: slice = ALL) -> dict[str, np.ndarray]:
+    """Return `rows` of global batch `step` (counted from 0) of a run, see `masked_tokens`.
 
     recipe  batch_size and seed of the run: the records of a step depend on nothing else
     """
-    seed, size = recipe["seed"], recipe["batch_size"]
-    indices = batch_records(len(records), seed, size, step)
-    return arrays(records, indices[rows], lambda: blocks_ahead(len(records), seed, step * size))
+    return masked_tokens(records.batch(features_of(records), recipe["seed"], recipe["batch_size"], step, rows))
 
 
 def held_out_batches(records: Records, recipe: dict) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the records of a split that are measured, in batches of one size, see `arrays`.
+    """Yield the records of a split that are measured, in batches of one size, see `masked_tokens`.
 
     recipe  batch_size and microbatches of the run, whose microbatch is the size of these batches
     The last batch is padded with rows that do not count.
@@ -44,19 +46,28 @@ def predicted(records: Records) -> str:
     return "responses" if records.manifest.get("responses") else "all"
 
 
+def features_of(records: "Records | Mixture") -> tuple[str, ...]:
+    """Return the features of records that batches have, by their packing and whether the responses count."""
+    manifest = records.manifest
+    return ("input_ids", *MORE_FEATURES[manifest["packing"]], *((LOSS_MASK,) if manifest.get("responses") else ()))
+
+
 def arrays(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> dict[str, np.ndarray]:
+    """Return `masked_tokens` of records; indices, upcoming  see `Records.features`."""
+    return masked_tokens(records.features(indices, features_of(records), upcoming))
+
+
+def masked_tokens(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return tokens, int32 [n, sequence_length + 1], and mask, bool of that shape, False for padding.
 
+    features  `features_of` records
     With `packing: segments` also segment_ids, int32 of that shape: 1, 2, ... for the documents of a record. If the
     responses count also loss_mask, int32 of that shape: 1 for their tokens.
-    upcoming  see `Records.features`
     """
-    manifest = records.manifest
-    more = (LOSS_MASK,) if manifest.get("responses") else ()
-    features = records.features(indices, ("input_ids", *MORE_FEATURES[manifest["packing"]], *more), upcoming)
-    tokens = features.pop("input_ids")
-    mask = features.pop("attention_mask", np.ones_like(tokens))
-    return {"tokens": tokens, "mask": mask.astype(bool), **features}
+    tokens = features["input_ids"]
+    mask = features.get("attention_mask", np.ones_like(tokens))
+    more = {name: features[name] for name in ("segment_ids", LOSS_MASK) if name in features}
+    return {"tokens": tokens, "mask": mask.astype(bool), **more}
 
 
 def predicted_ids(batch: dict[str, np.ndarray]) -> np.ndarray:

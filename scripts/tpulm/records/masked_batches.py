@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tpulm.core.random_streams import Key, generator
-from tpulm.records.order import BLOCK, WINDOW, batch_records, blocks_ahead
+from tpulm.records.order import BLOCK, WINDOW
 from tpulm.records.reader import Records
 from tpulm.specs.record_arrays import EVALUATION_BATCH, MORE_FEATURES, predictions_per_record
+
+if TYPE_CHECKING:
+    from tpulm.records.mixture import Mixture
 
 
 def mask_batch(
@@ -75,33 +79,30 @@ ROW = ("input_ids", "segment_ids", "positions", "labels", "weights")  # of a bat
 EVALUATION_MASKING = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
 
 
-def training_batch(records: Records, recipe: dict, step: int, rows: slice = ALL) -> dict[str, np.ndarray]:
+def training_batch(records: "Records | Mixture", recipe: dict, step: int, rows: slice = ALL) -> dict[str, np.ndarray]:
     """Return `rows` of global batch `step` (counted from 0) of a run, see `apply_masking`.
 
     recipe  batch_size, seed and masking of the run
     """
     seed, size = recipe["seed"], recipe["batch_size"]
-    indices = batch_records(len(records), seed, size, step)
-    features = read_features(records, indices[rows], lambda: blocks_ahead(len(records), seed, step * size))
-    return apply_masking(records, features, ("masks", seed, step), recipe["masking"], rows, len(indices))
+    features = records.batch(features_of(records), seed, size, step, rows)
+    return apply_masking(records, features, ("masks", seed, step), recipe["masking"], rows, size)
 
 
-def read_features(
-    records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]
-) -> dict[str, np.ndarray]:
-    """Return input_ids of records, and segment_ids or attention_mask by their packing; see `Records.features`."""
-    return records.features(indices, ("input_ids", *MORE_FEATURES[records.manifest["packing"]]), upcoming)
+def features_of(records: "Records | Mixture") -> tuple[str, ...]:
+    """Return the features that batches have by the packing of their records: input_ids, and a mask or segment ids."""
+    return ("input_ids", *MORE_FEATURES[records.manifest["packing"]])
 
 
 def apply_masking(
-    records: Records,
+    records: "Records | Mixture",
     features: dict[str, np.ndarray],
     key: Key,
     masking: dict,
     rows: slice = ALL,
     batch_size: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of `mask_batch` for the features of `read_features`, and those of the packing."""
+    """Return the arrays of `mask_batch` for `features_of` records, and those of the packing."""
     vocabulary = records.manifest
     special = vocabulary["special_ids"]
     ids, known = features["input_ids"], sorted(set(special.values()))
@@ -117,7 +118,8 @@ def evaluation_batches(records: Records, most: int = EVALUATION_BATCH) -> Iterat
     size = min(EVALUATION_BATCH, 1 << (most.bit_length() - 1))
     for start in range(0, len(records), EVALUATION_BATCH):
         indices = np.arange(start, start + EVALUATION_BATCH)
-        features = read_features(records, np.minimum(indices, len(records) - 1), blocks_from(records, start))
+        known = np.minimum(indices, len(records) - 1)
+        features = records.features(known, features_of(records), blocks_from(records, start))
         batch = apply_masking(records, features, ("masks of evaluation", start), EVALUATION_MASKING)
         batch["weights"][indices >= len(records)] = 0
         for first in range(0, EVALUATION_BATCH, size):

@@ -1,5 +1,7 @@
 """The order in which training reads its records: a pure function of the seed and the position."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from tpulm.core.random_streams import generator
@@ -13,7 +15,7 @@ def epochs(steps: int, batch_size: int, records: int) -> float:
     return steps * batch_size / records
 
 
-def epochs_of(recipe: dict, records: int) -> str:
+def epochs_of(recipe: Mapping, records: int) -> str:
     """Return the epochs of a segment in words.
 
     recipe  first, last and batch_size of the segment; records  of the training split

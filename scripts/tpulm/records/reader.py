@@ -9,7 +9,7 @@ import hashlib
 import json
 import mmap
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import numpy as np
 from tpulm.core import bucket, processes
 from tpulm.core.errors import UserError
 from tpulm.core.files import sha256_of_each
-from tpulm.records.order import BLOCK
+from tpulm.records.order import BLOCK, blocks_ahead, epochs_of, record_range
 from tpulm.records.tfrecord import HEAD, Example, intact
 
 
@@ -76,6 +76,22 @@ class Records:
         expected = [shard[key] for key in ("sha256", "index_sha256") for shard in self.shards]
         for file, digest, wanted in zip(files, sha256_of_each(files), expected, strict=True):
             check_digest(file, digest, wanted)
+
+    def epochs_of(self, recipe: Mapping) -> str:
+        """Return the epochs of a segment in words, see `order.epochs_of`."""
+        return epochs_of(recipe, len(self))
+
+    def batch(
+        self, names: Sequence[str], seed: int, size: int, step: int, rows: slice = slice(None)
+    ) -> dict[str, np.ndarray]:
+        """Return features of `rows` of global batch `step` (counted from 0) of `size` records, see `features`."""
+        start, stop, _ = rows.indices(size)
+        return self.batch_from(names, seed, step * size + start, stop - start)
+
+    def batch_from(self, names: Sequence[str], seed: int, position: int, size: int) -> dict[str, np.ndarray]:
+        """Return features of `size` records at a position of the endless stream of epochs, see `order.record_range`."""
+        indices = record_range(len(self), seed, position, position + size)
+        return self.features(indices, names, lambda: blocks_ahead(len(self), seed, position))
 
     def read(self, indices: np.ndarray, upcoming: Callable[[], Iterable[int]] = tuple) -> np.ndarray:
         """Return the input_ids of records, int32 of shape [n, tokens_per_record]; see `features`."""

@@ -117,6 +117,16 @@ def timeline(jobs: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, An
     }
 
 
+def shares(phases: Sequence[Mapping[str, Any]]) -> dict:
+    """Return bars of the shares of the sources in the phases of a run; phases  first, and shares by source."""
+    rows = [
+        {"step": phase["first"] + 1, "share": share, "source": source or "all sources"}
+        for phase in phases
+        for source, share in phase["shares"].items()
+    ]
+    return bars(rows, "step", "share", ("from this step on", "share of the records"), "source") | {"height": 120}
+
+
 POINTS = 400  # of a curve; of many runs, curves have fewer
 RAW = 8  # up to so many runs, the losses of single steps are drawn behind their means
 MEANS = ("loss", "accuracy", "gradient_norm")

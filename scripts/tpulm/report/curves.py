@@ -10,6 +10,7 @@ from tpulm.core import live_metrics
 from tpulm.report.charts import by_tokens
 from tpulm.report.sources import Sources, columns_of
 from tpulm.specs.artifacts import CHECKPOINT_FILES, SEGMENT_FILES
+from tpulm.specs.phases import tokens_until
 from tpulm.specs.scores import BASE, WHOLE, scores_in
 
 
@@ -83,6 +84,12 @@ def tokens_per_step(timings: dict) -> int | None:
     return round(seconds[-1] * speeds[-1]) if seconds and speeds else None
 
 
+def tokens_after(step: int, run: Mapping[str, Any], per_step: int) -> int:
+    """Return the tokens that a run has read after `step` steps; per_step  of a step, if it has no phases."""
+    phases = [phase for phase in run.get("phases", []) if phase["first"] < step]
+    return tokens_until({"phases": phases}, step, 0) if phases else step * per_step
+
+
 def scores_in_files(sources: Sources) -> list[dict[str, Any]]:
     """Return model, file and score for every score of every evaluation, checkpoints included."""
     return [
@@ -138,15 +145,15 @@ def over_tokens(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dic
 
     runs  from `result_section.describe_runs`. Scores of kinds of items are drawn by plot_checkpoints
     """
-    timed = [run for run in runs if run["timings"] in sources]
-    tokens_of_step = {run["label"]: tokens_per_step(sources.columns(run["timings"])) for run in timed}
+    timed = {run["label"]: run for run in runs if run["timings"] in sources}
+    tokens_of_step = {label: tokens_per_step(sources.columns(run["timings"])) for label, run in timed.items()}
     charts: dict[tuple[str, str, bool], list[dict[str, Any]]] = {}
     for row in scores_in_files(sources):
         score = row["score"]
         tokens = tokens_of_step.get(row["model"])
         if score.step is not None and score.part == WHOLE and tokens:
             key = (score.metric, score.on, score.higher_is_better)
-            charts.setdefault(key, []).append(row | {"tokens": score.step * tokens})
+            charts.setdefault(key, []).append(row | {"tokens": tokens_after(score.step, timed[row["model"]], tokens)})
     return [
         {
             "metric": metric.replace("_", " "),

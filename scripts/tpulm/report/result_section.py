@@ -94,6 +94,7 @@ def training(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
             for run in curves
         ],
         "runs": runs,
+        "phases": [(run["label"], run["phases"], charts.shares(run["phases"])) for run in runs if "phases" in run],
         "unpromised": [run["label"] for run in runs if not run["figures"].get("bytes_promised", True)],
     }
 

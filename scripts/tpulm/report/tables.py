@@ -214,18 +214,20 @@ def plan_name(plan: Mapping) -> str:
 
 
 def rows_of(plans: Iterable[Mapping]) -> list[list]:
-    """Return a row of HEAD for each plan, followed by one for each compiled change of it."""
+    """Return a row of HEAD for each plan, or each of its phases, followed by one for each compiled change of it."""
     rows = []
     for plan in plans:
         name = title_of(plan)
         if not plan["planned"]:
             rows.append([name, plan["topology"], "unplanned", *[None] * 9])
             continue
-        in_all = [None if plan[key] is None else significant(plan[key]) for key in ("hours", "cost_of_run")]
-        rows.append([name, plan["topology"], *figures_of(plan), *in_all])
-        for change in plan["alternatives"]:
-            words = f"  {change['key']}: {str(change['value']).lower()}"
-            rows.append([words, plan["topology"], *figures_of(change), None, None])
+        for phase in plan.get("phases", [plan]):
+            of = f", steps {phase['first'] + 1:,} to {phase['until']:,}" if "until" in phase else ""
+            in_all = [None if phase[key] is None else significant(phase[key]) for key in ("hours", "cost_of_run")]
+            rows.append([name + of, plan["topology"], *figures_of(phase), *in_all])
+            for change in phase["alternatives"]:
+                words = f"  {change['key']}: {str(change['value']).lower()}"
+                rows.append([words, plan["topology"], *figures_of(change), None, None])
     return rows
 
 

@@ -145,6 +145,11 @@ def token_scores(
     ]
 
 
+def by_source(text: str, sources: Iterable[str], manifests: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Return name, split and manifest of the records that measure each source of a text; sources  their names."""
+    return [(f"{text} ({source})", "validation", place) for source, place in zip(sources, manifests, strict=True)]
+
+
 def find_scores(scores: Iterable[Score], **fields: Any) -> Iterator[Score]:
     """Yield the scores whose fields have these values."""
     return (score for score in scores if all(getattr(score, key) == value for key, value in fields.items()))

@@ -24,6 +24,7 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write, read_json, sha256, sha256_of_each, write_json
 from tpulm.records.order import epochs
 from tpulm.specs.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES
+from tpulm.specs.phases import begins_phase, tokens_until
 from tpulm.training.history import History
 
 
@@ -94,7 +95,7 @@ def save_checkpoint(
             "Lower learning_rate, or set global_clipnorm."
         )
     best, best_arrays, since_best = {"step": step, "evaluation": evaluation}, outputs["weights"], 0
-    if previous:
+    if previous and not begins_phase(recipe):  # the model of a phase is not one of the phase before
         before = read_state(previous["state"])
         if loss >= before["best"]["evaluation"]["loss"]:
             best, best_arrays, since_best = before["best"], previous["best"], before["evaluations_since_best"] + 1
@@ -138,7 +139,8 @@ def trained_for(state: dict, manifest: dict) -> dict:
     """
     steps = state["stopped_at"] or state["step"]
     records = sum(shard["records"] for shard in manifest["splits"]["train"]["shards"])
-    return {"steps": steps, "epochs": round(epochs(steps, state["recipe"]["batch_size"], records), 2)}
+    read = tokens_until(state["recipe"], steps, manifest["sequence_length"]) // manifest["sequence_length"]
+    return {"steps": steps, "epochs": round(epochs(1, read, records), 2)}
 
 
 def stopped_early(

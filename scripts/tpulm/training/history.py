@@ -44,13 +44,16 @@ class History:
         say: Callable[[str], None],
         seconds_at_peak: float | None = None,
         devices: Mapping[str, int] | None = None,
+        tokens_before: int | None = None,
     ):
         """Record steps `first` + 1 to `last`, a segment; `say` takes the progress lines.
 
         seconds_at_peak  minimum seconds of a step at the peak FLOPs of the devices, for the MFU
         devices          that train, on all hosts: number by kind
+        tokens_before    tokens of the steps before the segment, if phases have others
         """
-        self.step, self.last = first, last
+        self.first, self.step, self.last = first, first, last
+        self.tokens_before = first * tokens_per_step if tokens_before is None else tokens_before
         self.tokens_per_step, self.say = tokens_per_step, say
         self.seconds_at_peak = seconds_at_peak
         self.devices = json.dumps(dict(devices or {}))
@@ -110,7 +113,7 @@ class History:
                 "accuracy": accuracies[-1],
                 "learning_rate": learning_rates[-1],
                 "gradient_norm": norms[-1] if math.isfinite(norms[-1]) else None,
-                "tokens": self.step * self.tokens_per_step,
+                "tokens": self.tokens_before + (self.step - self.first) * self.tokens_per_step,
                 "tokens_per_second": round(speed, 1),
                 "mfu": self.seconds_at_peak and round(self.seconds_at_peak / max(seconds, 1e-9), 4),
                 # The first step that this process trains includes the compilation.

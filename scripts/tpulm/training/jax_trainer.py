@@ -20,6 +20,7 @@ from tpulm.core.processes import StopRequest
 from tpulm.models.flops import seconds_at_peak
 from tpulm.models.sharding import Sharded, devices_of, replication_notes, shardings
 from tpulm.models.variables import assign, count
+from tpulm.specs.phases import tokens_until
 from tpulm.specs.schedule import learning_rates
 from tpulm.training import checkpoint, sharded_arrays
 from tpulm.training.callbacks import SingleProcess, StepCallbacks
@@ -174,7 +175,8 @@ def train_segment(
     say(f"attention: {run.attention}")
     for sentence in replication_notes(run.distribution):
         say(sentence)
-    history = History(first, last, run.step.tokens_per_step, say, seconds_at_peak(run), devices)
+    before = tokens_until(recipe, first, run.step.sequence_length)
+    history = History(first, last, run.step.tokens_per_step, say, seconds_at_peak(run), devices, before)
     rates = learning_rates(recipe["schedule"], first, last)
 
     def measure(watch: Callable) -> dict[str, float]:

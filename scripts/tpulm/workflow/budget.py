@@ -95,7 +95,7 @@ def take(run: dict, name: str) -> dict[str, float] | None:
     plan = plan_of(run, name)
     if plan is None or not plan["planned"] or plan["hours"] is None or "estimate_error" not in plan:
         return None
-    step = plan["hours"] / (plan["recipe"]["steps"] * plan["recipe"].get("chains", 1))
+    step = hours_of_last(plan, run["steps"]) / run["steps"]
     # Those in training, and of each further job one of the validation and one of the test split.
     evaluations = run["steps"] / (run["evaluate_every"] or run["checkpoint_every"]) + 2 * OTHER_JOBS
     batches, hours = HELD_OUT_RECORDS / plan["recipe"]["batch_size"], run["steps"] * step
@@ -107,6 +107,17 @@ def take(run: dict, name: str) -> dict[str, float] | None:
         "evaluation": evaluations * batches * step * FORWARD,
         "idle": IDLE_MINUTES / 60,
     }
+
+
+def hours_of_last(plan: dict, steps: int) -> float:
+    """Return the hours of the last `steps` steps of a plan, each in its phase."""
+    if "phases" not in plan:
+        return steps * plan["hours"] / (plan["recipe"]["steps"] * plan["recipe"].get("chains", 1))
+    begin, hours = plan["recipe"]["steps"] - steps, 0.0
+    for phase in plan["phases"]:
+        pending_share = (phase["until"] - max(begin, phase["first"])) / (phase["until"] - phase["first"])
+        hours += phase["hours"] * max(pending_share, 0.0)
+    return hours
 
 
 def totals(pending: list[dict], topologies: list[str], prices: Mapping[str, float]) -> list[str]:

@@ -97,7 +97,9 @@ def training(model: Model) -> int:
     weights, state = weight_bytes(model), optimizer_bytes(model)
     hosts = model.recipe["resources"]["hosts"]
     written = max((weights + state) // hosts, max(weights, state))
-    here = state + weights + activations(model, backward=True) if on_cpu(model) else 0  # also the gradients
+    phases = model.by_phase if isinstance(model, Run) else [model]
+    computed = max(activations(phase, backward=True) for phase in phases)
+    here = state + weights + computed if on_cpu(model) else 0  # also the gradients
     fresh = loading(model_size(model), 0) + (model_bytes(model) if on_cpu(model) else 0)
     return (fresh if model.stage != "finetune" else memory_to_open(model)) + here + written
 

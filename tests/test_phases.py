@@ -1,0 +1,189 @@
+"""Phases of a run: text, record length, batch size and rotary positions by part of the training."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import time
+from pydoc_data import topics
+
+import numpy as np
+import pytest
+from conftest import DELETE, Workflow, changed
+from kills import checkpoints, fingerprints
+from tpulm.config.outline import Outline
+from tpulm.config.reading import complete
+from tpulm.core.errors import UserError
+from tpulm.core.files import read_json, write_json
+from tpulm.records.masked_batches import training_batch
+from tpulm.records.mixture import Mixture, places_of
+from tpulm.records.order import record_range
+from tpulm.records.reader import Records
+from tpulm.records.shards import merge_sidecars, write_shard
+
+RUN = {"steps": 6, "checkpoint_every": 2, "batch_size": 4, "learning_rate": 0.01}
+LAST = {"weights": {"web": 1, "own": 1}, "sequence_length": 64, "batch_size": 2, "rope_theta": 40000}
+RUN["phases"] = [{"until": 2}, {"until": 4, "weights": {"web": 3, "own": 1}}, {"until": 6} | LAST]
+SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+DIMS = {"num_layers": 1, "num_query_heads": 2, "num_key_value_heads": 2, "hidden_dim": 32, "intermediate_dim": 32}
+CONFIG = {
+    "corpus": {
+        "sources": {name: {"source": "files", "files": [f"text/{name}.txt"]} for name in ("own", "web")},
+        "held_out": {"validation": 0.05, "test": 0.05},
+    },
+    "tokenizer": {"vocab_size": 400},
+    "tfrecords": {"sequence_length": 32, "packing": "segments"},
+    "mlm.runs.tiny": RUN
+    | {"backend": "jax", "model": SIZES | {"architecture": "modernbert", "max_position_embeddings": 64}},
+    "base.small": RUN | {"model": DIMS | {"architecture": "llama3"}, "vocab_size": 400, "sequence_length": 32},
+}
+MASKED, BASE = "mlm.runs.tiny.phases", "base.small.phases"
+
+
+def config_with(changes):
+    return changed(changed({}, CONFIG), changes)
+
+
+def segments(changes, path):
+    """Return recipe and records of each segment of a run of the config above with changes."""
+    run = Outline(complete(config_with(changes), "config.yaml")).runs[path]
+    return [(run.segment(last), run.mixture_at(last)) for last in run.segment_ends]
+
+
+@pytest.mark.unit
+def test_what_is_as_the_run_makes_no_segment_another_one():
+    for path, key in (("mlm/tiny", MASKED), ("base/small", BASE)):
+        without = segments({key: DELETE}, path)
+        assert all("phases" not in recipe and not mixture for recipe, mixture in without)
+        assert without == segments({key: [{"until": 4}, {"until": 6}]}, path)
+        assert without[0] == segments({}, path)[0]  # a run that gets phases at its end keeps what it has trained
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "change", [{"weights": {"own": 1}}, {"sequence_length": 48}, {"batch_size": 8}, {"rope_theta": 90000}]
+)
+def test_a_change_of_the_last_phase_changes_its_segments_only(change):
+    phases = [*RUN["phases"][:2], {"until": 6} | LAST | change]
+    for path in ("mlm/tiny", "base/small"):
+        pairs = zip(segments({}, path), segments({MASKED: phases, BASE: phases}, path), strict=True)
+        assert [before == after for before, after in pairs] == [True, True, False]
+
+
+@pytest.mark.unit
+def test_each_source_and_length_has_one_set_of_records():
+    run = Outline(complete(config_with({}), "config.yaml")).runs["base/small"]
+    sets = {records.folder.removeprefix("tokens/small/corpus/"): [*records.counts] for records in run.record_sets}
+    of_sources = {f"{source}/concat-32": ["train", "validation"] for source in ("own", "web")}
+    of_sources |= {f"{source}/concat-64": ["train"] for source in ("own", "web")}
+    assert sets == {"concat-32": ["train", "validation", "test"]} | of_sources
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        (MASKED, [{"until": 3}, {"until": 6}], r"phases\[0\]\.until is 3; .*checkpoint_every, 2"),
+        (MASKED, [{"until": 8}], r"phases\[0\]\.until is 8; .*steps, 6"),
+        (MASKED, [{"until": 4}, {"until": 4}], r"phases\[1\]\.until is 4; .*above 4"),
+        (MASKED, [{"until": 4}], r"phases\[0\]\.until is 4; .*steps, 6"),
+        (MASKED, [{"until": 6, "weights": {"other": 1}}], r"phases\[0\]\.weights names .*other.*own, web"),
+        (MASKED, [{"until": 6, "sequence_length": 64}], r"phases\[0\]\.batch_size is missing"),
+        (MASKED, [{"until": 6} | LAST | {"sequence_length": 128}], r"s is 64.*phases\[0\]\.sequence_length 128"),
+        ("mlm.runs.tiny.mesh", [4, 1], r"phases\[2\]\.batch_size is 2"),
+        ("mlm.runs.tiny.backend", "tensorflow", r"tiny\.phases .*backend: jax"),
+        ("mlm.runs.tiny.patience", 2, r"tiny\.patience"),
+        ("corpus.max_documents", 10, r"corpus\.max_documents"),
+        ("base.small.model", DIMS | {"head_dim": 16}, r"rope_theta .*gemma"),
+    ],
+)
+def test_a_wrong_value_is_named_in_one_sentence(key, value, said):
+    with pytest.raises(UserError, match=said) as caught:
+        complete(config_with({key: value}), "config.yaml")
+    assert ". " not in str(caught.value)
+
+
+@pytest.mark.unit
+def test_a_mixture_is_a_function_of_seed_and_step(tmp_path):
+    """It has the shares of its phase, reads each source once an epoch, and goes on where the phase before stopped."""
+    sets, special = {}, {"pad": 0, "mask": 1, "cls": 2, "sep": 3, "unk": 4}
+    layout = {"sequence_length": 4, "tokens_per_record": 4, "packing": "concat"}
+    keys = {"shards_key": "tfrecords.shards", "length_key": "tfrecords.sequence_length"}
+    for name, records, first in (("web", 3000, 10), ("own", 500, 5000)):
+        (tmp_path / name / "train").mkdir(parents=True)
+        ids = np.repeat(np.arange(first, first + records, dtype=np.int32), 4)
+        shard = tmp_path / name / "train/00000-of-00001.tfrecord"
+        sidecar = write_shard([(ids, np.array([len(ids)]))], layout | keys, 0, 1, shard, 1)
+        sidecar |= {"vocabulary": {"vocab_size": 6000, "special_ids": special}}
+        write_json(tmp_path / name / "manifest.json", merge_sidecars({"train": [sidecar]}, layout))
+        sets[name] = Records(tmp_path / name / "manifest.json", "train")
+    one = {"first": 0, "batch_size": 100, "sequence_length": 4, "shares": {"web": 0.75, "own": 0.25}}
+    two = {"first": 40, "batch_size": 50, "sequence_length": 4, "shares": {"own": 0.5, "web": 0.5}}
+
+    def read(phases, step, rows=slice(None), seed=7):
+        mixture = Mixture([sets[name] for name in phases[-1]["shares"]], phases, seed)
+        return mixture.batch(["input_ids"], seed, phases[-1]["batch_size"], step, rows)["input_ids"][:, 0]
+
+    first, second = (
+        np.concatenate([read(p, s) for s in r]) for p, r in (([one], range(40)), ([one, two], range(40, 60)))
+    )
+    assert abs((first >= 5000).mean() - 0.25) < 0.01 and abs((second >= 5000).mean() - 0.5) < 0.03
+    whole = np.concatenate([first, second])
+    for records, values in ((3000, whole[whole < 5000] - 10), (500, whole[whole >= 5000] - 5000)):
+        assert values.tolist() == record_range(records, 7, 0, len(values)).tolist()
+    assert read([one, two], 55, slice(20, 30)).tolist() == read([one, two], 55)[20:30].tolist()
+    assert read([one], 0, seed=8).tolist() != read([one], 0).tolist()
+    assert places_of([1 / 3] * 3).tolist() == [683, 682, 683]
+    # A phase of one set reads it in the order of a run without phases.
+    recipe = {"seed": 3, "batch_size": 24}
+    recipe["masking"] = {"mlm_probability": 0.5, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
+    mixture = Mixture([sets["own"]], [one | {"batch_size": 24, "shares": {"": 1.0}}], 3)
+    for plain, mixed in (map(dict.items, (training_batch(of, recipe, 90) for of in (sets["own"], mixture))),):
+        assert [(name, array.tolist()) for name, array in plain] == [(name, array.tolist()) for name, array in mixed]
+
+
+PLACES = [f"results/base/small/checkpoints/{step:08d}" for step in (2, 4, 6)]
+
+
+@pytest.fixture(scope="module")
+def phased(tmp_path_factory):
+    """The base model of the config above, trained and measured."""
+    workflow = Workflow(tmp_path_factory.mktemp("phases") / "workflow")
+    workflow.steady = True
+    paragraphs = [" ".join(text.split()) for topic in topics.topics.values() for text in topic.split("\n\n")]
+    (workflow / "text").mkdir()
+    (workflow / "text/web.txt").write_text("\n".join(paragraphs[:1000]))
+    (workflow / "text/own.txt").write_text("\n".join(paragraphs[1000:1500]))
+    (workflow / "config.yaml").write_text(json.dumps(config_with({})))
+    workflow("results/base/small/metrics.json", "--cores", "2")
+    return workflow
+
+
+def test_a_model_is_that_of_its_last_phase_and_a_kill_in_it_changes_no_byte(phased):
+    state = read_json(phased / f"{PLACES[2]}/state.json")
+    assert state["best"]["step"] == 6 and state["recipe"]["sequence_length"] == 64
+    assert read_json(phased / "results/base/small/preset/config.json")["config"]["rope_max_wavelength"] == 40000
+    scores = read_json(phased / "results/base/small/metrics.json")["scores"]
+    losses = {score["on"]: score["value"] for score in scores if score["metric"] == "loss"}
+    assert losses["corpus (own) validation"] != losses["corpus (web) validation"]
+
+    phases = [*RUN["phases"][:2], {"until": 6} | LAST | {"weights": {"own": 1}}]
+    (phased / "own.yaml").write_text(json.dumps(config_with({BASE: phases})))
+    said = phased("-n", f"{PLACES[2]}/state.json", "--configfile", "own.yaml").stdout
+    assert re.findall(r"^would run  (\w+ \S+ \S+)", said, re.M) == ["train_base small 00000006"]
+
+    log = phased / "logs/base/small/00000006.log"
+    before, kept = fingerprints(phased / "results/base/small/checkpoints"), checkpoints(phased)
+    shutil.rmtree(phased / PLACES[2])
+    log.unlink()
+    process = phased.start(f"{PLACES[2]}/state.json", "--cores", "2")
+    while not (log.exists() and "steps 5 to 6" in log.read_text()):
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    phased(f"{PLACES[2]}/state.json")
+    assert fingerprints(phased / "results/base/small/checkpoints") == before
+    now = checkpoints(phased)
+    assert [now[f"{place}/state.json"] == kept[f"{place}/state.json"] for place in PLACES] == [True, True, False]
