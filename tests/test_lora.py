@@ -36,7 +36,7 @@ ADAFACTOR = {"beta_2_decay": -0.8, "epsilon_1": 1e-30, "epsilon_2": 1e-3, "clip_
 OPTIMIZERS = {
     "lion": {"name": "lion", "weight_decay": 0.1, "beta_1": 0.9, "beta_2": 0.99, "global_clipnorm": 1.0},
     "adafactor": {"name": "adafactor", "weight_decay": 0.1, "global_clipnorm": None} | ADAFACTOR,
-    "muon": OPTIMIZER | {"name": "muon", "momentum": 0.95, "adam_lr_ratio": 0.5},
+    "muon": test_causal.OPTIMIZER | {"name": "muon", "momentum": 0.95, "adam_lr_ratio": 0.5},
 }
 EVERYTHING = list(TARGETS)
 jax_backend, packed, single = test_causal.jax_backend, test_causal.packed, test_causal.single
