@@ -184,7 +184,7 @@ def test_until_a_rule_that_trains_is_refused():
 def test_epochs_are_passes_over_the_records():
     assert epochs(293_500, 512, 300_544) == 500
     assert epochs_of({"first": 100, "last": 200, "batch_size": 16}, 3200) == "epochs 0.50 to 1.00, of 3,200 records"
-    manifest = {"splits": {"train": {"shards": [{"records": 2000}, {"records": 1200}]}}}
+    manifest = {"sequence_length": 8, "splits": {"train": {"shards": [{"records": 2000}, {"records": 1200}]}}}
     state = {"step": 400, "stopped_at": None, "recipe": {"batch_size": 16}}
     assert trained_for(state, manifest) == {"steps": 400, "epochs": 2.0}
     assert trained_for(state | {"stopped_at": 300}, manifest) == {"steps": 300, "epochs": 1.5}
