@@ -428,7 +428,7 @@ def test_the_schema_agrees_with_the_code():
     assert tuple(text["splits"]["properties"]) == tuple(text["files"]["anyOf"][1]["properties"]) == SPLITS
     assert tuple(text["held_out"]["properties"]) == SPLITS[1:]
     run = parts["mlm_run"]["properties"]
-    only = {*JAX_KEYS, "determinism", "profile", "z_loss"} - {"microbatches"}
+    only = {*JAX_KEYS, "determinism", "profile", "z_loss", "phases"} - {"microbatches"}
     assert parts["mlm_run"]["only_with"] == {key: {"backend": ["jax"]} for key in only}
     for name in ("training", "mlm_run", "base", "finetune_run"):
         assert parts[name]["properties"]["host_device_count"]["maximum"] == MOST_HOST_DEVICES

@@ -12,7 +12,6 @@ from typing import Any
 from tpulm.core.errors import UserError
 from tpulm.core.user_files import each_once, matching_files, size_of
 from tpulm.specs.artifacts import SPLITS
-from tpulm.specs.phases import WHOLE_TEXT
 from tpulm.specs.texts import has_responses, sources_of
 
 KINDS = {".txt": "text", ".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
@@ -62,19 +61,15 @@ def divided(text: Mapping, parts: Sequence[Part]) -> bool:
     return len(parts) > WHOLE_PARTS and text["max_documents"] is None
 
 
-def split_files(
-    collection: str, split: str, text: Mapping, parts: Sequence[Part], source: str = WHOLE_TEXT
-) -> list[str]:
+def split_files(collection: str, split: str, text: Mapping, parts: Sequence[Part], source: str = "") -> list[str]:
     """Return the files of a split in order: one, or those of all parts that may have its documents.
 
-    source  the only one whose documents they have; WHOLE_TEXT for all
+    source  the only one whose documents they have; by default all
     """
     if not divided(text, parts):
         return [f"<results>/{collection}/{f'sources/{source}/' if source else ''}{split}.parquet"]
     named = split if split in {part.split for part in parts} else "train"
-    numbers = [
-        number for number, part in enumerate(parts) if part.split == named and source in (WHOLE_TEXT, part.source)
-    ]
+    numbers = [number for number, part in enumerate(parts) if part.split == named and source in ("", part.source)]
     return [f"<results>/{collection}/{split}/{number:05d}.parquet" for number in numbers]
 
 
