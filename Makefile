@@ -74,8 +74,8 @@ bench-steps: setup-tests
 	.venv/bin/python benchmarks/steps.py
 
 # The time of steps as plans model it, beside what others have measured, how much of a TPU they use, and the plans of the
-# recipes; writes benchmarks/results/{plan_table,utilisation,recipes}.md. With `make bench-plan COMPILE=1` their programs
-# are compiled again: hours.
+# recipes; writes benchmarks/results/{plan_table,utilisation,recipes,steps}.md, and the numbers of planning/estimate.py.
+# With `make bench-plan COMPILE=1` their programs are compiled again: hours.
 bench-plan: setup-tests
 	$(if $(COMPILE),.venv/bin/python benchmarks/plan_table.py compile)
 	.venv/bin/python benchmarks/plan_table.py table
@@ -84,6 +84,7 @@ bench-plan: setup-tests
 	.venv/bin/python benchmarks/utilisation.py table
 	$(if $(COMPILE),.venv/bin/python benchmarks/recipes.py plan)
 	.venv/bin/python benchmarks/recipes.py table
+	.venv/bin/python benchmarks/steps.py --plans
 
 # On a TPU, a GPU or CPUs: train, kill and resume, plan and measure; writes experiments/first-tpu/first-tpu.md.
 first-tpu: setup

@@ -1,5 +1,7 @@
 """The gap between two segments of a run: as measured here, and as a part of the segments of each recipe."""
 
+import re
+
 import data  # noqa: F401  it also finds the package and the tests' Workflow
 from conftest import ROOT, Workflow
 from tpulm.config.model_sizes import STORED, checkpoint_bytes, model_size, optimizer_bytes, weight_bytes
@@ -12,6 +14,7 @@ from tpulm.planning.estimate import of_roofs
 PLANS = ROOT / "benchmarks/results/recipe_plans.json"
 RATE = 1e9  # bytes a second that each host reads and writes: an assumption
 AIM = 0.02  # of a segment
+LONGEST = "For each recipe, the longest gap on JAX, {} s, and "  # begins the second table
 
 
 def gaps(workflow: Workflow) -> dict[str, tuple[str, dict[str, float]]]:
@@ -41,11 +44,8 @@ def moved_bytes(run: Run) -> int:
     return base + state // run.recipe["resources"].get("hosts", 1)
 
 
-def gap_rows(phases: dict[str, tuple[str, dict[str, float]]], recipes: list[tuple[str, Run, str, float]]) -> list[str]:
-    """Return the tables of the gap between two segments here, and of its part of a segment of each recipe.
-
-    recipes  file, run, slice of TPUs, and seconds of a step by the plan's estimate
-    """
+def gap_rows(phases: dict[str, tuple[str, dict[str, float]]]) -> list[str]:
+    """Return the tables of the gap between two segments here, and of its part of a segment of each recipe."""
     names = (*GAP, "evaluate", "train")
     rows = [f"| last segment of | {' | '.join(names)} | gap |", "| --- |" + " ---: |" * (len(names) + 1)]
     longest = 0.0
@@ -54,17 +54,20 @@ def gap_rows(phases: dict[str, tuple[str, dict[str, float]]], recipes: list[tupl
             longest = max(longest, gap_of(seconds))
         cells = [f"{seconds.get(name, 0.0):.2f} s" for name in names]
         rows.append(f"| `{key}` of the shipped config, on {backend} | {' | '.join(cells)} | {gap_of(seconds):.1f} s |")
-    rows += [
-        "",
-        f"For each recipe, the longest gap on JAX, {longest:.1f} s, and what its hosts read and write between two "
-        f"segments, at {RATE / 1e9:g} GB a second and host (assumed): base, checkpoint before, checkpoint. Aim: under "
-        f"{AIM:.0%}.",
+    return [*rows, "", *recipe_rows(round(longest, 1))]
+
+
+def recipe_rows(longest: float) -> list[str]:
+    """Return the table of the part that the gap has of a segment of each planned recipe; longest  gap, in seconds."""
+    rows = [
+        f"{LONGEST.format(longest)}what its hosts read and write between two segments, at {RATE / 1e9:g} GB a second "
+        f"and host (assumed): base, checkpoint before, checkpoint. Aim: under {AIM:.0%}.",
         "",
         "| recipe | slice | steps of a segment | estimate of a step | minutes of a segment | gap | of a segment |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     missed = []
-    for file, run, slice_, step in recipes:
+    for file, run, slice_, step in planned():
         steps = run.recipe["checkpoint_every"]
         gap, segment = longest + moved_bytes(run) / RATE, steps * step
         share = gap / (gap + segment)
@@ -84,13 +87,20 @@ def gap_rows(phases: dict[str, tuple[str, dict[str, float]]], recipes: list[tupl
     return rows
 
 
+def with_plans_of_today(text: str) -> str:
+    """Return the text of results/steps.md with the table of recipes by the plans that are kept now."""
+    begin, end = map(re.escape, LONGEST.split("{}"))
+    measured, longest, _ = re.split(f"{begin}([\\d.]+){end}", text)
+    return measured + "\n".join(recipe_rows(float(longest))) + "\n"
+
+
 def planned() -> list[tuple[str, Run, str, float]]:
-    """Return recipe, run, slice and estimated seconds of a step of what benchmarks/recipes.py has planned."""
+    """Return recipe, run, slice and estimated seconds of a step of what benchmarks/recipes.py has planned on JAX."""
     found = []
     for name, runs in (read_json(PLANS) if PLANS.is_file() else {}).items():
         by_key = {run.key: run for run in Outline(read_config([str(ROOT / "recipes" / name)], {})).runs.values()}
         for key, slices in runs.items():
             for slice_, plan in slices.items():
-                if plan["planned"] and key in by_key:
+                if plan["planned"] and key in by_key and by_key[key].backend == "jax":
                     found.append((name, by_key[key], slice_, of_roofs(plan["seconds"])["estimated_seconds"]))
     return found

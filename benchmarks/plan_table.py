@@ -1,15 +1,14 @@
 """Hold the model of plans against training steps that others have measured, and fit its factors to them.
 
     python benchmarks/plan_table.py compile [ROW ...] [--texts FOLDER]    what the compiler makes of each row
-    python benchmarks/plan_table.py add first-tpu.json [--source URL]     rows of what `make first-tpu` measured
     python benchmarks/plan_table.py table                                 fit, leave one out, compare
+    python benchmarks/plan_table.py add first-tpu.json [--source URL]     what `make first-tpu` measured, and all
 
 The rows are in measured_steps.yaml, and those that benchmarks/tpu.py measured in results/tpu_steps.yaml. `compile`
 takes a minute or more for each and writes what the model needs of the compiled program to results/steps/ROW.json; with
---texts, the text of the program is kept, compressed, and read again instead of compiled. `add` appends to
-measured_steps.yaml; `compile` the new rows then. `table` takes seconds: it
-writes results/plan_table.md, and prints the factors and the error that
-scripts/tpulm/planning/estimate.py holds.
+--texts, the text of the program is kept, compressed, and read again instead of compiled. `table` takes seconds. It
+writes results/plan_table.md, and the factors, errors and numbers of rows into scripts/tpulm/planning/estimate.py, from
+which plans take them. `add` appends to measured_steps.yaml, compiles the new rows and writes what `table` does.
 """
 
 import argparse
@@ -18,6 +17,7 @@ import io
 import json
 import math
 import os
+import re
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -35,6 +35,7 @@ from tpulm.planning.estimate import step_estimate
 HERE = Path(__file__).parent
 ROWS, OWN = HERE / "measured_steps.yaml", HERE / "results/tpu_steps.yaml"
 STEPS, TABLE = HERE / "results/steps", HERE / "results/plan_table.md"
+ESTIMATE = HERE.parent / "scripts/tpulm/planning/estimate.py"
 START, TOLERANCE = (0.8, 0.8, 0.6), 0.25  # of the fit; of an estimate
 ENOUGH = 5  # rows of a TPU version for an error of its own
 # keras-hub's layouts of Gemma before and after its pull request 1491, by the dimension that they shard. LoRA's
@@ -285,9 +286,21 @@ def without_version() -> dict[str, float]:
     return found
 
 
+def write_estimate(factors: tuple[float, ...], errors: dict[str, float]) -> None:
+    """Write the factors, the errors and the numbers of compiled rows into the module that plans take them from."""
+    text = ESTIMATE.read_text(encoding="utf-8")
+    values = dict(zip(("COMPUTE", "MEMORY", "LINKS"), map(str, factors), strict=True))
+    counts = "".join(f'    "{version}": {of_version},\n' for version, of_version in sorted(numbers().items()))
+    values |= {"ERRORS": json.dumps(errors), "MEASURED": f"{{\n{counts}}}"}
+    for name, value in values.items():
+        text = re.sub(rf"^{name} = ([\d.]+|{{[^}}]*}})", f"{name} = {value}", text, flags=re.MULTILINE)
+    ESTIMATE.write_text(text, encoding="utf-8")
+
+
 def write_table() -> None:
-    """Write the comparison as Markdown, and print the factors."""
+    """Write the comparison as Markdown, and what plans take of it."""
     factors, errors, found = compare()
+    write_estimate(factors, errors)
     table, compared = rows(), {line["name"]: line for line in found}
     lines = [
         f"Factors: {factors[0]:.2f} of the peak of arithmetic, {factors[1]:.2f} of HBM, {factors[2]:.2f} of the links. "
@@ -316,7 +329,6 @@ def write_table() -> None:
 
     data.write(lines, TABLE, "make bench-plan")
     print("\n".join(lines))
-    print(f"for estimate.py: FACTORS {factors}, ERRORS {errors}, MEASURED {numbers()}")
 
 
 def source(row: dict) -> str:
@@ -347,8 +359,10 @@ def main() -> None:
     arguments = parser.parse_args()
     wanted = {name: row for name, row in rows().items() if name in arguments.rows or not arguments.rows}
     if arguments.what == "add":
-        for path in arguments.rows:
-            print(f"python benchmarks/plan_table.py compile {' '.join(add(Path(path), arguments.source))}")
+        for name in (name for path in arguments.rows for name in add(Path(path), arguments.source)):
+            if "run" in rows()[name]:
+                compile_row(name, rows()[name], arguments.texts)
+        write_table()
     elif arguments.what == "compile":
         for name, row in wanted.items():
             if "run" in row or "decoder" in row:

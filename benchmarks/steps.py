@@ -1,6 +1,7 @@
 """The training step on this machine, beside the published one, and what surrounds it.
 
     python benchmarks/steps.py [--rounds 5] [--only PART ...] [--quick]
+    python benchmarks/steps.py --plans      the table of recipes again, by their plans of today
 
 - steps: a small RoBERTa on the same records, trained by the published `fit`, by `backend: tensorflow` and by
   `backend: jax` (step_worker.py), each in a process of its own. All three are there from the beginning, and train by
@@ -26,7 +27,7 @@ import data  # it also finds the package and the tests' Workflow
 import pytest
 from conftest import ROOT, Workflow, reduced
 from data import machine, snakemake
-from gaps import gap_rows, gaps, planned
+from gaps import gap_rows, gaps, with_plans_of_today
 from step_training import FULL, OURS, PUBLISHED, QUICK, Size, Training, prepared
 
 RESULT = ROOT / "benchmarks/results/steps.md"
@@ -91,7 +92,7 @@ def gap_lines(scratch: Path, quick: bool) -> list[str]:
         reduced(workflow)
         (workflow / "small.yaml").replace(workflow / "config.yaml")
     snakemake(workflow)
-    return gap_rows(gaps(workflow), planned())
+    return gap_rows(gaps(workflow))
 
 
 def measured(parts: dict[str, Callable[[], list[str]]]) -> tuple[list[str], list[str]]:
@@ -115,7 +116,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="*", choices=PARTS_MEASURED, help="these parts; nothing is written")
     parser.add_argument("--quick", action="store_true", help="at tiny size; nothing is written")
+    parser.add_argument("--plans", action="store_true", help="only write the table of recipes by the plans of today")
     arguments = parser.parse_args()
+    if arguments.plans:
+        RESULT.write_text(with_plans_of_today(RESULT.read_text()))
+        return
     size = QUICK if arguments.quick else FULL
     with tempfile.TemporaryDirectory() as temporary:
         scratch = Path(temporary)

@@ -37,18 +37,19 @@ def plain(query, key, value, segments, causal, window, soft_cap):
     weights = jax.nn.softmax(jnp.where(seen[:, None], scores, -1e30)).astype(query.dtype)
     return jnp.einsum("bnts,bsnh->btnh", weights, value)
 
-for dtype, length, heads, groups, packed, mesh, options in cases:
+for dtype, length, heads, groups, records, mesh, options in cases:
     arrays = [dice.standard_normal((2, length, n, WIDTH)).astype("f4") for n in (heads, groups, groups, heads)]
     *inputs, wanted = (jnp.asarray(array, dtype) for array in arrays)
     inputs[0] = inputs[0] * jnp.asarray(WIDTH**-0.5, dtype)
     segments = np.ones((2, length), "i4")
-    if packed:
+    if records == "packed":
         segments = np.sort(dice.integers(1, 6, segments.shape).astype("i4"))
-    segments[:, length - 30 :] = 0
+    if records != "full":
+        segments[:, length - 30 :] = 0
     real = (segments > 0)[:, :, None, None]
     if mesh:
         sharding.set_up(keras_hub.models.GemmaBackbone, mesh, "the.run.mesh")
-    kernel = Kernel(name, packed, interpret=name == "splash")
+    kernel = Kernel(name, records == "packed", records == "full", interpret=name == "splash")
 
     def both(function):
         def value(*inputs):
@@ -76,15 +77,16 @@ def compared(name, *cases):
     return [json.loads(line.removeprefix("CASE")) for line in done.stdout.splitlines() if line.startswith("CASE")]
 
 
-# Type, length, heads of queries and of keys, whether documents are apart, mesh, mask. 128 tokens are a block, of which
-# one kernel computes all gradients.
+# Type, length, heads of queries and of keys, records, mesh, mask. Records are padded, packed with several documents and
+# padding, or full. 128 tokens are a block, of which one kernel computes all gradients.
 CASES = [
-    ("float32", 256, 4, 2, False, None, GEMMA_3),
-    ("float32", 256, 2, 1, True, None, GEMMA_2),
-    ("bfloat16", 128, 2, 2, True, None, CAUSAL | {"causal": False}),
-    ("float32", 128, 4, 4, True, [2, 4], CAUSAL),  # a device has a head
-    ("float32", 128, 4, 2, True, [2, 4], GEMMA_2 | {"window": 50}),  # two heads of keys for four devices
-    ("float32", 128, 2, 2, True, [1, 4], CAUSAL),  # all devices have both heads
+    ("float32", 256, 4, 2, "padded", None, GEMMA_3),
+    ("float32", 256, 2, 1, "packed", None, GEMMA_2),
+    ("float32", 128, 2, 1, "full", None, CAUSAL | {"causal": False}),
+    ("bfloat16", 128, 2, 2, "packed", None, CAUSAL | {"causal": False}),
+    ("float32", 128, 4, 4, "packed", [2, 4], CAUSAL),  # a device has a head
+    ("float32", 128, 4, 2, "packed", [2, 4], GEMMA_2 | {"window": 50}),  # two heads of keys for four devices
+    ("float32", 128, 2, 2, "full", [1, 4], CAUSAL),  # all devices have both heads
 ]
 
 
@@ -106,10 +108,13 @@ def gpu() -> bool:
 def test_cudnn_attention_is_attention():
     if not gpu():
         pytest.skip("cuDNN's attention needs an NVIDIA GPU")
-    kinds = (2, 2, True, CAUSAL | {"causal": False}), (2, 2, False, CAUSAL | {"causal": False}), (4, 2, False, CAUSAL)
-    kinds += (4, 1, True, CAUSAL), (2, 2, False, GEMMA_3), (2, 2, True, GEMMA_3)
+    both_ways = CAUSAL | {"causal": False}
+    kinds = [(2, 2, records, both_ways) for records in ("padded", "packed", "full")]
+    kinds += [(4, 2, "padded", CAUSAL), (4, 1, "packed", CAUSAL)]
+    kinds += [(2, 2, records, GEMMA_3) for records in ("padded", "packed", "full")]
+    kinds += [(2, 2, "full", both_ways | {"window": 50})]
     found = compared("cudnn", *(("bfloat16", 384, *sizes, None, mask) for *sizes, mask in kinds))
-    assert len(found) == 6 and max(map(max, found)) < 2e-2, found
+    assert len(found) == 9 and max(map(max, found)) < 2e-2, found
 
 
 # The loss of a model, maybe gradients, before and after its attention is the kernel, run by the interpreter.

@@ -218,3 +218,31 @@ def test_a_chunked_head_on_arrays():
     assert min(loss for loss, _ in found["sure"]) < 0.005
     assert max(error for _, error in found["sure"]) < 0.02, found["sure"]
     assert found["chunks"] == [*CHUNKS.values()]
+
+
+GELU = """
+import json
+from tpulm.training import runtime
+runtime.start(1)
+import jax, jax.numpy as jnp, numpy as np
+from tpulm.models.gelu import gelu
+
+found = {}
+for dtype in ("float32", "bfloat16"):
+    x = jnp.asarray(np.linspace(-12, 12, 4001), dtype)
+
+    def both(function):
+        values, derivative = jax.vjp(function, x)
+        arrays = values, *derivative(jnp.ones_like(x))
+        return [np.asarray(array, "f4") for array in arrays], len(jax.tree.leaves(derivative))
+
+    (mine, kept), (theirs, more) = both(gelu), both(lambda x: jax.nn.gelu(x, approximate=False))
+    found[dtype] = [kept, more, *(float(abs(a - b).max()) for a, b in zip(mine, theirs))]
+print("RESULT" + json.dumps(found))
+"""
+
+
+def test_gelu_keeps_only_its_input():
+    """For the backward pass; values and derivatives are JAX's."""
+    for kept, more, values, derivatives in warm.result(warm.run("jax", GELU)).values():
+        assert kept == 1 < more and values == derivatives == 0

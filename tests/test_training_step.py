@@ -5,7 +5,7 @@ from conftest import ROOT
 from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config
 from tpulm.core.errors import UserError
-from tpulm.specs.training_step import TrainingStep, check_batch_size
+from tpulm.specs.training_step import ModelSpec, TrainingStep, check_batch_size
 
 pytestmark = pytest.mark.unit
 
@@ -22,6 +22,10 @@ def test_what_is_planned_is_what_trains(text):
         known = {key: plan[key] for key in inputs if key in plan}
         trains = TrainingStep.of(run.stage, run.key, segment, **known)
         assert trains == TrainingStep.of(run.stage, plan["where"], plan)
+        for packing in ("concat", "segments", "pad"):
+            full = TrainingStep.of(run.stage, run.key, plan | {"packing": packing}).model.full
+            assert full == (packing == "concat")
+        assert not ModelSpec.of(run.stage, run.key, plan).full  # it may read prompts with padding
         assert trains.responses == run.records.responses == (run.stage == "finetune" and "response" in text)
 
 

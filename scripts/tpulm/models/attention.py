@@ -31,11 +31,13 @@ class Kernel:
 
     name       splash or cudnn
     packed     whether records hold several documents
+    full       whether each record is one document without padding, as with `packing: concat`: segments are not read
     interpret  splash only: run by JAX's interpreter of Pallas, on any device
     """
 
     name: str
     packed: bool = False
+    full: bool = False
     interpret: bool = False
 
     def fits(self, length: int) -> bool:
@@ -62,9 +64,10 @@ class Kernel:
         soft_cap    c of c tanh(score / c); None is none
         """
         if self.name == "splash":
-            function = partial(splash, causal=causal, window=window, soft_cap=soft_cap, interpret=self.interpret)
+            function = partial(splash, soft_cap=soft_cap, interpret=self.interpret)
         else:
-            function = partial(cudnn, causal=causal, window=window, packed=self.packed)
+            function = partial(cudnn, packed=self.packed)
+        function = partial(function, causal=causal, window=window, full=self.full)
         return on_mesh(function, query, key, value, segments)
 
 
@@ -104,6 +107,7 @@ def splash(
     causal: bool,
     window: int | None,
     soft_cap: float | None,
+    full: bool,
     interpret: bool,
 ) -> jax.Array:
     """Return the attention of one device's arrays by JAX's splash kernels; arguments as for `Kernel`."""
@@ -124,7 +128,8 @@ def splash(
     )
 
     def of_record(query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array) -> jax.Array:
-        return kernel(query, key, value, segment_ids=splash_attention_kernel.SegmentIds(segments, segments))
+        documents = None if full else splash_attention_kernel.SegmentIds(segments, segments)
+        return kernel(query, key, value, segment_ids=documents)
 
     heads_first = (jnp.swapaxes(array, 1, 2) for array in (query, key, value))
     with jax.named_scope(scope_of(causal, window)):
@@ -151,14 +156,15 @@ def cudnn(
     causal: bool,
     window: int | None,
     packed: bool,
+    full: bool,
 ) -> jax.Array:
     """Return the attention of one device's arrays by cuDNN's kernel; arguments as for `Kernel`.
 
-    The kernel reads documents as a bias of token pairs, two bytes each, the same for all heads. A causal model without
-    packing needs none, because its padding comes last.
+    The kernel reads documents as a bias of token pairs, two bytes each, the same for all heads. Full records need none
+    without a window, nor does a causal model without packing, because its padding comes last.
     """
     mask, local = None, None
-    if causal and not packed:
+    if (causal and not packed) or (full and window is None):
         local = None if window is None else (window - 1, 0)
     else:
         mask = visible(segments, window - 1 if causal and window else window)[:, None]

@@ -103,7 +103,7 @@ def prepare(model: keras.Model, spec: ModelSpec, distribution: sharding.Sharded)
     """
     draw_masks_once(model)
     name = attention_of(model, distribution, spec.determinism).implementation
-    kernel = None if name == "plain" else Kernel(name, spec.segments)
+    kernel = None if name == "plain" else Kernel(name, spec.segments, spec.full)
     if spec.segments:
         separate_documents(model, spec.where)
     if kernel:

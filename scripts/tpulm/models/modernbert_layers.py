@@ -15,6 +15,7 @@ from keras import ops
 from tpulm.models.attention import Kernel, attend
 from tpulm.models.document_masking import places
 from tpulm.models.dropout import Dropout
+from tpulm.models.gelu import gelu
 
 EPSILON = 1e-5
 
@@ -69,7 +70,7 @@ class Block(keras.layers.Layer):
         query, key = (self.rope(part(normed), positions=positions) for part in (self.query, self.key))
         x = x + self.attention_output(attend(query, key, self.value(normed), segments, self.kernel, self.window))
         normed = self.feedforward_norm(x)
-        gated = keras.activations.gelu(self.activated(normed), approximate=False) * self.gate(normed)
+        gated = gelu(self.activated(normed)) * self.gate(normed)
         return x + self.feedforward_output(self.dropout(gated, training=training))
 
     def compute_output_shape(self, x_shape: tuple, segments_shape: tuple) -> tuple:
@@ -137,7 +138,7 @@ class Head(keras.layers.Layer):
     def call(self, x: Any, positions: Any) -> Any:
         """Return logits [records, predictions, vocabulary]; positions  int32 [records, predictions]."""
         x = ops.take_along_axis(x, positions[:, :, None], axis=1)
-        x = self.norm(keras.activations.gelu(self.dense(x), approximate=False))
+        x = self.norm(gelu(self.dense(x)))
         return ops.cast(self.embedding(x, reverse=True), self.compute_dtype) + ops.cast(self.bias, self.compute_dtype)
 
     def compute_output_shape(self, x_shape: tuple, positions_shape: tuple) -> tuple:

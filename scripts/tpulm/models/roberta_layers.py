@@ -17,6 +17,7 @@ from keras import ops
 from tpulm.models.attention import Kernel, attend
 from tpulm.models.document_masking import places, same_document
 from tpulm.models.dropout import Dropout
+from tpulm.models.gelu import gelu
 from tpulm.specs.masked_sizes import ATTENTION_DROPOUT
 
 
@@ -104,7 +105,7 @@ class Block(keras.layers.Layer):
         )
         self.attention_dropout = Dropout(dropout, name="attention.output.dropout")
         self.attention_norm = keras.layers.LayerNormalization(epsilon=epsilon, name="attention.output.LayerNorm")
-        self.intermediate = keras.layers.Dense(sizes["intermediate_size"], activation="gelu", name="intermediate.dense")
+        self.intermediate = keras.layers.Dense(sizes["intermediate_size"], activation=gelu, name="intermediate.dense")
         self.feedforward_output = keras.layers.Dense(hidden, name="output.dense")
         self.feedforward_dropout = Dropout(dropout, name="output.dropout")
         self.feedforward_norm = keras.layers.LayerNormalization(epsilon=epsilon, name="output.LayerNorm")
@@ -173,7 +174,7 @@ class RobertaMaskedLM(keras_hub.models.MaskedLM):
         self.backbone, self.preprocessor = backbone, None
         self.masked_lm_head = keras_hub.layers.MaskedLMHead(
             token_embedding=backbone.token_embedding,
-            intermediate_activation="gelu",
+            intermediate_activation=gelu,
             layer_norm_epsilon=epsilon,
             name="lm_head",
         )

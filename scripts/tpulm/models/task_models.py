@@ -15,6 +15,7 @@ from tpulm.core.random_streams import generator
 from tpulm.models import masked_models
 from tpulm.models.building import build_abstract_model, build_model
 from tpulm.models.dropout import Dropout
+from tpulm.models.gelu import gelu
 from tpulm.models.sharding import Sharded
 from tpulm.specs.training_step import ModelSpec, TrainingStep
 
@@ -83,7 +84,7 @@ class ModernBertHead(Head):
         else:
             weights = ops.cast(ops.not_equal(padding, 0), x.dtype)[:, :, None]
             x = ops.sum(x * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1)
-        x = self.norm(keras.activations.gelu(self.dense(x), approximate=False))
+        x = self.norm(gelu(self.dense(x)))
         return self.output_dense(self.dropout(x, training=training))
 
 

@@ -5,8 +5,9 @@ traffic and traffic between chips at the chip's published peaks, as if they over
 shares of the peaks in FACTORS: HBM traffic overlaps with the others, traffic between chips does not overlap with
 arithmetic. Neither includes input, dispatch and Python.
 
-benchmarks/plan_table.py fits FACTORS, the same for all chips, to published training steps, and compares the estimates
-with others (benchmarks/measured_steps.yaml, benchmarks/results/plan_table.md). A test fits them again.
+benchmarks/plan_table.py fits FACTORS, the same for all chips, to published training steps, compares the estimates with
+others (benchmarks/measured_steps.yaml, benchmarks/results/plan_table.md) and writes the numbers below. A test fits them
+again.
 """
 
 from tpulm.core.accelerators import Topology, parse_tpu
@@ -24,9 +25,14 @@ ERRORS = {"all": 0.45, "v5p": 0.05}
 # Number of measured steps by TPU version: of other programs, to which FACTORS are fitted; of others, with which the
 # estimates are compared; of this workflow.
 MEASURED = {
-    "v2": (1, 0, 0), "v3": (4, 0, 0), "v4": (1, 0, 0), "v5e": (3, 1, 0), "v5p": (4, 1, 0), "v6e": (0, 3, 0),
     "tpu7x": (0, 2, 0),
-}  # fmt: skip
+    "v2": (1, 0, 0),
+    "v3": (4, 0, 0),
+    "v4": (1, 0, 0),
+    "v5e": (3, 1, 0),
+    "v5p": (4, 1, 0),
+    "v6e": (0, 3, 0),
+}
 
 
 def basis_of(version: str) -> str:

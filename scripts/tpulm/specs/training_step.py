@@ -5,7 +5,7 @@ Pure Python: dtypes are strings, and nothing here imports numpy or JAX.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from tpulm.core.errors import UserError
@@ -73,6 +73,7 @@ class ModelSpec:
     precision   float32, mixed_bfloat16 (variables float32, arithmetic bfloat16) or bfloat16 (both)
     seed        of new weights and of dropout
     segments    whether it separates the documents of a record by segment ids
+    full        whether it reads only records that are one document without padding, as those of `packing: concat`
     layout      mesh axes by regular expressions, which take precedence over the layout map
     determinism bytes, or steps: faster kernels whose bytes may differ from run to run
     method      lora or full for a finetuning run; otherwise None
@@ -87,6 +88,7 @@ class ModelSpec:
     precision: str
     seed: int
     segments: bool = False
+    full: bool = False
     layout: Mapping[str, list] = field(default_factory=dict)
     determinism: str = "bytes"
     method: str | None = None
@@ -207,15 +209,17 @@ class TrainingStep:
         """
         recipe = {**recipe, **known}
         head = ClassificationHead.of(recipe) if "predict" in recipe else None
+        packing = "pad" if head else recipe.get("packing", "concat")
         return cls(
-            ModelSpec.of(stage, where, recipe),
+            # A model that is opened to be used, without its step, may read prompts with padding.
+            replace(ModelSpec.of(stage, where, recipe), full=packing == "concat"),
             recipe["batch_size"],
             recipe["sequence_length"],
             recipe.get("microbatches", 1),
             recipe.get("steps_per_execution", 1),
             recipe.get("remat", False),
             recipe["optimizer"],
-            "pad" if head else recipe.get("packing", "concat"),
+            packing,
             recipe.get("responses", False),
             recipe["masking"] if stage == "mlm" and not head else None,
             recipe.get("z_loss", 0.0),
