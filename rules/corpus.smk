@@ -12,13 +12,6 @@ if workflow.is_main_process:
     for collection, (key, text) in TEXTS.items():
         or_exit(look_at, key, text, PARTS[collection])
 
-
-def parts_of_one(wildcards, suffix):
-    """Return the files of the parts of a source with this suffix."""
-    files = part_files(wildcards, PARTS, suffix)
-    return [file for file, part in zip(files, PARTS[wildcards.collection]) if part.source == wildcards.source]
-
-
 # The texts whose parts have their own files of each split.
 DIVIDED = [name for name, (_, text) in TEXTS.items() if divided(text, PARTS[name])]
 # The Parquet files of each split.
@@ -234,10 +227,10 @@ use rule build_corpus as split_part with:
 use rule build_corpus as split_source with:
     # Write the documents of a source, which phases mix with others, to one Parquet file per split.
     input:
-        parts=lambda w: parts_of_one(w, ".parquet"),
+        parts=lambda w: part_files(w, PARTS, ".parquet"),
         splits=lambda w: in_place(f"<results>/{w.collection}/splits.npy"),
         record="<results>/{collection}/splits.json",
-        contamination=lambda w: parts_of_one(w, ".contamination.json") if w.collection in BENCHMARKS else [],
+        contamination=lambda w: part_files(w, PARTS, ".contamination.json") if w.collection in BENCHMARKS else [],
     output:
         **{split: f"<results>/{{collection}}/sources/{{source}}/{split}.parquet" for split in SPLITS},
         lengths=expand("<results>/{{collection}}/sources/{{source}}/{split}.lengths.npy", split=SPLITS),

@@ -74,9 +74,16 @@ def split_files(collection: str, split: str, text: Mapping, parts: Sequence[Part
 
 
 def part_files(wildcards: Any, parts: Mapping[str, list[Part]], suffix: str) -> list[str]:
-    """Return the files of all parts of a text with this suffix, in order; parts by collection, which is a wildcard."""
-    folder = f"<results>/{wildcards.collection}/parts"
-    return [f"{folder}/{number:05d}{suffix}" for number in range(len(parts[wildcards.collection]))]
+    """Return the files of the parts of a text with this suffix, in order; parts by collection.
+
+    wildcards  collection; source, if only its parts are asked for
+    """
+    folder, source = f"<results>/{wildcards.collection}/parts", wildcards.get("source")
+    return [
+        f"{folder}/{number:05d}{suffix}"
+        for number, part in enumerate(parts[wildcards.collection])
+        if source in (None, part.source)
+    ]
 
 
 def parts_of_source(where: str, recipe: Mapping) -> list[Part]:
