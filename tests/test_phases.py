@@ -80,6 +80,7 @@ def test_a_change_of_the_last_phase_changes_its_segments_only(change):
         (MASKED, [{"until": 4}, {"until": 4}], r"phases\[1\]\.until is 4; .*above 4"),
         (MASKED, [{"until": 4}], r"phases\[0\]\.until is 4; .*steps, 6"),
         (MASKED, [{"until": 6, "weights": {"other": 1}}], r"phases\[0\]\.weights names .*other.*own, web"),
+        (MASKED, [{"until": 6, "weights": {"web": 1, "own": 1e-4}}], r"weights\.own is 0\.0001; .*1/2048"),
         (MASKED, [{"until": 6, "sequence_length": 64}], r"phases\[0\]\.batch_size is missing"),
         (MASKED, [{"until": 6} | LAST | {"sequence_length": 128}], r"s is 64.*phases\[0\]\.sequence_length 128"),
         ("mlm.runs.tiny.mesh", [4, 1], r"phases\[2\]\.batch_size is 2"),

@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 
 from tpulm.core.errors import UserError, describe
-from tpulm.specs.phases import ROPE_SIZES, Phase, phases_of
+from tpulm.specs.phases import MIXED, ROPE_SIZES, Phase, phases_of
 from tpulm.specs.texts import sources_of
 from tpulm.specs.training_step import check_mesh
 
@@ -54,6 +54,9 @@ def check_weights(key: str, weights: Mapping, where: str, text: Mapping) -> None
             raise UserError(f"{key} names {describe(name)}; allowed: the sources of {where}, {names}.")
     if not any(weights.values()):
         raise UserError(f"{key} are all 0; allowed: at least one above 0.")
+    for name, weight in weights.items():
+        if 0 < weight < sum(weights.values()) / MIXED:
+            raise UserError(f"{key}.{name} is {weight}; allowed: 0, or at least 1/{MIXED} of the sum of all.")
     if text["max_documents"] is not None:
         raise UserError(f"{key} are given, but {where}.max_documents counts all sources together; allowed: null.")
 

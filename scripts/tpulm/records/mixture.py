@@ -11,8 +11,7 @@ import numpy as np
 from tpulm.core import processes
 from tpulm.core.random_streams import generator
 from tpulm.records.reader import Records, open_records, open_to_train
-
-MIXED = 2048  # positions of a block: shares are multiples of 1 / MIXED
+from tpulm.specs.phases import MIXED
 
 
 def places_of(shares: Sequence[float]) -> np.ndarray:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+MIXED = 2048  # records that are mixed together, in which each source has its share
 WHOLE_TEXT = ""  # in the place of a source: all documents of a text
 # The size of a model that sets the wavelength of its rotary positions, by architecture.
 ROPE_SIZES = {
