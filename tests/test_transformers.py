@@ -390,7 +390,7 @@ def test_the_workflow_makes_a_folder_of_its_base_model(trained):
     assert config["architectures"] == ["GemmaForCausalLM"] and config["vocab_size"] == 400
     weights = load_file(folder / "model.safetensors")
     assert (weights["model.embed_tokens.weight"] == best["token_embedding/embeddings"]).all()
-    key = best["decoder_block_1/attention/key/kernel"]  # [heads, hidden, width]
-    assert (weights["model.layers.1.self_attn.k_proj.weight"].reshape(*key.shape[::2], -1) == key.swapaxes(1, 2)).all()
+    key = best["decoder_block_0/attention/key/kernel"]  # [heads, hidden, width]
+    assert (weights["model.layers.0.self_attn.k_proj.weight"].reshape(*key.shape[::2], -1) == key.swapaxes(1, 2)).all()
     assert len(weights) == len(best)
     assert (folder / "tokenizer.model").read_bytes() == (training / "vocabulary.spm").read_bytes()
