@@ -69,7 +69,7 @@ def orthogonalized(value: jax.Array, variable: keras.Variable, heads: int | None
 
     A head is a matrix because it computes by itself and lies on one device. The products of the iteration are then as
     small as a head is wide. Those of another matrix are divided over the devices that share it: the compiler by itself
-    would gather the matrix on each of them, twice in an iteration.
+    may gather the matrix on each of them in every iteration.
     """
     if heads is not None:
         return jnp.moveaxis(newton_schulz(jnp.moveaxis(value, heads, 0)), 0, heads)
@@ -95,12 +95,11 @@ def newton_schulz(
         return array if sharding is None else jax.lax.with_sharding_constraint(array, sharding)
 
     def iterate(_: int, x: jax.Array) -> jax.Array:
-        gram = place(x @ jnp.swapaxes(x, -1, -2), whole)
-        square = place(place(gram, by_rows) @ gram, by_rows)
+        gram = place(x @ jnp.swapaxes(x, -1, -2), by_rows)
+        square = place(gram @ gram, by_rows)
         return place(a * x + (b * gram + c * square) @ x, by_columns)
 
     a, b, c = NEWTON_SCHULZ
-    whole = by_rows and NamedSharding(by_rows.mesh, PartitionSpec())
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = jnp.swapaxes(matrices, -1, -2) if tall else matrices
     x = place(x / (jnp.linalg.norm(x, axis=(-2, -1), keepdims=True) + 1e-7), by_columns)
