@@ -111,8 +111,9 @@ def plan_phases(stage: str, recipe: dict, slice_: Topology, where: str) -> dict:
     recipe  as for `plan` and `with_cost`, with `phases`. Its hours and cost are those of all phases
     """
     plans = []
-    for phase in recipe["phases"]:
-        planned = with_cost(plan(stage, recipe | phase, slice_, where), recipe | phase)
+    for number, phase in enumerate(recipe["phases"]):
+        key = where if phase["batch_size"] == recipe["batch_size"] else f"{where}.phases[{number}]"
+        planned = with_cost(plan(stage, recipe | phase, slice_, key), recipe | phase)
         plans.append(planned | {"first": phase["first"], "until": phase["until"]})
     largest = max(plans, key=lambda planned: planned["memory"]["total"])
     totals = {key: [planned[key] for planned in plans] for key in ("hours", "cost_of_run")}
