@@ -21,6 +21,7 @@ from tpulm.records.mixture import Mixture, places_of
 from tpulm.records.order import record_range
 from tpulm.records.reader import Records
 from tpulm.records.shards import merge_sidecars, write_shard
+from tpulm.workflow.reasons import differences
 
 RUN = {"steps": 6, "checkpoint_every": 2, "batch_size": 4, "learning_rate": 0.01}
 LAST = {"weights": {"web": 1, "own": 1}, "sequence_length": 64, "batch_size": 2, "rope_theta": 40000}
@@ -133,6 +134,12 @@ def test_a_mixture_is_a_function_of_seed_and_step(tmp_path):
     mixture = Mixture([sets["own"]], [one | {"batch_size": 24, "shares": {"": 1.0}}], 3)
     plain, mixed = (training_batch(of, recipe, 90) for of in (sets["own"], mixture))
     assert all(np.array_equal(plain[name], mixed[name]) for name in plain | mixed)
+
+
+@pytest.mark.unit
+def test_a_reason_names_the_key_of_a_phase():
+    before, now = ({"phases": [{"until": 2}, {"until": 4, "batch_size": size}]} for size in (4, 16))
+    assert differences(before, now) == {"phases[1].batch_size": (4, 16)}
 
 
 PLACES = [f"results/base/small/checkpoints/{step:08d}" for step in (2, 4, 6)]

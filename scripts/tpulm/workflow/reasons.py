@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from tpulm.core import ledger
 from tpulm.core.code_digest import code_of_param
@@ -82,9 +82,17 @@ def differences(before: Mapping, now: Mapping, prefix: str = "") -> dict[str, tu
         old, new = before.get(key), now.get(key)
         if isinstance(old, dict) and isinstance(new, dict) and key != "schedule":
             changes |= differences(old, new, f"{prefix}{key}." if key else "")
+        elif are_mappings(old) and are_mappings(new) and len(old) == len(new):
+            for number, items in enumerate(zip(old, new, strict=True)):
+                changes |= differences(*items, f"{prefix}{key}[{number}].")
         elif old != new:
             changes[f"{prefix}{key}" or "the recipe"] = (old, new)
     return changes
+
+
+def are_mappings(value: object) -> TypeGuard[list[dict]]:
+    """Return whether a value is a list of mappings, such as the phases of a run."""
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
 def explain(changes: Mapping[str, tuple]) -> str:
