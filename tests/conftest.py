@@ -325,7 +325,7 @@ def changed(config: dict, changes: dict) -> dict:
 
 def configured(workflow: Workflow, changes: dict, name: str = "changed.yaml") -> tuple[str, str]:
     """Write the config of a workflow with other values at dotted paths, see `changed`, as a file; return its option."""
-    # Written as JSON, which is YAML, and quicker than its library. What stands twice must not become one by an anchor.
+    # Written as JSON, which is YAML, and quicker than its library. A value that stands twice must not become an anchor.
     (workflow / name).write_text(json.dumps(changed(read_yaml(workflow / "config.yaml"), changes)))
     return "--configfile", name
 

@@ -280,3 +280,46 @@ def test_the_factors_are_those_that_fit_the_measured_steps():
     for page in ("README.md", "docs/guides/plans.md"):
         said = " ".join((ROOT / page).read_text().split())
         assert re.findall(r"held out of [^.]* at most (\d+) % off", said) == [f"{100 * worst:.0f}"], page
+
+
+@unit
+def test_weights_that_a_fusion_only_renames_are_read_where_it_multiplies():
+    """As v3 has them: the bitcast is a fusion of its own inside the fusion."""
+    inner = """
+%renamed (param_0.1: f32[3072,384]) -> f32[3072,384,1] {
+  %param_0.1 = f32[3072,384]{1,0:T(8,128)} parameter(0)
+  ROOT %bitcast.1 = f32[3072,384,1]{1,0,2:T(8,128)} bitcast(%param_0.1)
+}
+%multiplied (param_0.2: f32[256,3072], param_1.2: f32[3072,384]) -> f32[256,384] {
+  %param_0.2 = f32[256,3072]{1,0:T(8,128)} parameter(0)
+  %param_1.2 = f32[3072,384]{1,0:T(8,128)} parameter(1)
+  %fusion.1 = f32[3072,384,1]{1,0,2:T(8,128)} fusion(%param_1.2), kind=kLoop, calls=%renamed
+  ROOT %convolution.1 = f32[256,384]{1,0:T(8,128)} convolution(%param_0.2, %fusion.1), window={size=1}, \
+dim_labels=bf_io0->bf
+}
+"""
+    text = entry(
+        "%a = f32[256,3072]{1,0:T(8,128)} parameter(0)",
+        "%b = f32[3072,384]{1,0:T(8,128)} parameter(1)",
+        "ROOT %fusion = f32[256,384]{1,0:T(8,128)} fusion(%a, %b), kind=kOutput, calls=%multiplied",
+        before=inner,
+    )
+    assert moved(text) == {"fusion": 4 * (256 * 3072 + 3072 * 384 + 256 * 384)}
+
+
+@unit
+def test_of_branches_the_cheapest_counts():
+    branch = """
+%{name} (p.{name}: f32[1024]) -> f32[1024] {{
+  %p.{name} = f32[1024]{{0:T(1024)}} parameter(0)
+  ROOT %result.{name} = f32[1024]{{0:T(1024)}} {opcode}(%p.{name})
+}}
+"""
+    text = entry(
+        "%p = f32[1024]{0:T(1024)} parameter(0)",
+        "%which = pred[] constant(true)",
+        "ROOT %either = f32[1024]{0:T(1024)} conditional(%which, %p, %p), true_computation=%long, "
+        "false_computation=%short",
+        before=branch.format(name="long", opcode="negate") + branch.format(name="short", opcode="bitcast"),
+    )
+    assert total_work(text, V5E, EIGHT)["bytes"] == 0

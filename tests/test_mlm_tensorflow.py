@@ -238,3 +238,40 @@ def train(files, *rest):
 
 def test_a_segment_that_is_stopped_goes_on_with_the_same_bytes(manifest, tmp_path):
     run_and_stop("tensorflow", SEGMENT, manifest, tmp_path, 1, 1, {})
+
+
+KERNELS = """
+from tpulm.training.tensorflow_runtime import start, tf
+start(1, 1)
+import numpy as np
+from tpulm.training.tensorflow_model import cross_entropy
+
+dice = np.random.default_rng(0)
+logits = dice.standard_normal((3, 4, 50)).astype("f4") * 5
+logits[0, 0, 7], logits[0, 1, 7], logits[0, 2] = 1e4, -1e4, 0
+labels = dice.integers(0, 50, (3, 4))
+labels[0, :2] = 7
+logits[1, 0] = 8000 + 0.01 * dice.standard_normal(50)  # a small loss below large logits
+logits[1, 0, labels[1, 0]] = 8012
+weights = tf.constant(dice.standard_normal((3, 4)), "float32")
+
+def differentiated(function):
+    @tf.function(input_signature=[tf.TensorSpec([None, None, None], tf.float32)], autograph=False)
+    def in_graph(logits):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            losses = function(logits)
+        return losses, tape.gradient(losses, logits, weights)
+
+    return [array.numpy() for array in in_graph(tf.constant(logits))]
+
+plain = differentiated(lambda logits: tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+for dtype in ("int32", "int64"):
+    ours = differentiated(lambda logits: cross_entropy(logits, tf.constant(labels, dtype)))
+    for one, other in zip(ours, plain, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+"""
+
+
+def test_cross_entropy_has_the_values_and_gradients_of_tensorflow():
+    warm.run("tensorflow", KERNELS)

@@ -21,6 +21,7 @@ from tpulm.records.mixture import Mixture, places_of
 from tpulm.records.order import record_range
 from tpulm.records.reader import Records
 from tpulm.records.shards import merge_sidecars, write_shard
+from tpulm.specs.phases import phases_of
 from tpulm.workflow.reasons import differences
 
 RUN = {"steps": 6, "checkpoint_every": 2, "batch_size": 4, "learning_rate": 0.01}
@@ -134,6 +135,13 @@ def test_a_mixture_is_a_function_of_seed_and_step(tmp_path):
     mixture = Mixture([sets["own"]], [one | {"batch_size": 24, "shares": {"": 1.0}}], 3)
     plain, mixed = (training_batch(of, recipe, 90) for of in (sets["own"], mixture))
     assert all(np.array_equal(plain[name], mixed[name]) for name in plain | mixed)
+
+
+@pytest.mark.unit
+def test_the_order_of_weights_in_the_config_does_not_matter():
+    for weights in ({"own": 1, "web": 3}, {"web": 3, "own": 1}):
+        (phase,) = phases_of({"steps": 2, "batch_size": 4, "phases": [{"until": 2, "weights": weights}]}, 8)
+        assert list(phase.shares.items()) == [("own", 0.25), ("web", 0.75)]
 
 
 @pytest.mark.unit

@@ -112,6 +112,7 @@ def test_what_cannot_be_served_is_a_sentence(folder, port):
     assert 'pip install "transformers[serving]"' in said(folder, "small")
     served_by(folder, "transformers")
     assert "`merge: true`" in said(folder, "python")
+    assert "--port is 0" in said(folder, "small", "--port", "0")
     with socket.socket() as other:
         other.bind(("127.0.0.1", int(port)))
         other.listen()
@@ -136,11 +137,10 @@ def test_a_server_that_fails_is_told(folder, port):
 @pytest.mark.parametrize(
     ("sign", "first"),
     [
-        (signal.SIGINT, ""),
-        (signal.SIGHUP, ""),
+        (signal.SIGINT, ""), (signal.SIGTERM, ""), (signal.SIGHUP, ""), (signal.SIGQUIT, ""),
         pytest.param(signal.SIGINT, "signal.signal(signal.SIGTERM, signal.SIG_IGN)", marks=pytest.mark.long),
     ],
-)
+)  # fmt: skip
 def test_the_server_ends_with_the_program(folder, port, sign, first):
     """Also where the user presses Ctrl-C again, and a server that only a kill ends."""
     served_by(folder, "transformers", first=first)

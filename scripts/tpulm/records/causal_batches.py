@@ -66,7 +66,7 @@ def masked_tokens(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """
     tokens = features["input_ids"]
     mask = features.get("attention_mask", np.ones_like(tokens))
-    more = {name: features[name] for name in ("segment_ids", LOSS_MASK) if name in features}
+    more = {name: array for name, array in features.items() if name not in ("input_ids", "attention_mask")}
     return {"tokens": tokens, "mask": mask.astype(bool), **more}
 
 

@@ -23,7 +23,7 @@ class Phase:
 
     recipe           of the run, with the values of the phase
     sequence_length  tokens of a record that the model reads
-    shares           share of each source in the records; WHOLE_TEXT alone if the phase has no weights
+    shares           share of each source in the records, by name; WHOLE_TEXT alone if the phase has no weights
     is_plain         whether it reads the run's own records and says nothing else than the run
     """
 
@@ -60,7 +60,7 @@ def phases_of(recipe: Mapping, sequence_length: int) -> list[Phase]:
             size = ROPE_SIZES[recipe["model"].get("architecture", "gemma")]
             changed["model"] = {**recipe["model"], size: float(entry["rope_theta"])}
         total = sum(weights.values())
-        shares = {source: weight / total for source, weight in weights.items() if weight} or {WHOLE_TEXT: 1.0}
+        shares = {source: weight / total for source, weight in sorted(weights.items()) if weight} or {WHOLE_TEXT: 1.0}
         is_plain = changed == recipe and length == sequence_length and not weights
         phases.append(Phase(first, entry["until"], changed, length, shares, is_plain))
         first = entry["until"]
