@@ -378,8 +378,8 @@ mlm:
       schedule: {shape: wsd, warmup_steps: 2, decay_steps: 8}
 base:
   small:
-    {model: {num_layers: 1}, vocab_size: 400, steps: 20, checkpoint_every: 10, batch_size: 4, microbatches: 1,
-     schedule: {shape: wsd, warmup_steps: 2, decay_steps: 5}}
+    {model: {num_layers: 1, dropout: 0.1}, vocab_size: 400, steps: 20, checkpoint_every: 10, batch_size: 4,
+     microbatches: 1, schedule: {shape: wsd, warmup_steps: 2, decay_steps: 5}}
 finetune:
   text: {max_documents: 300, held_out: {validation: 0.004, test: 0.004}}
   runs:

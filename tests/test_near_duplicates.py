@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_corpus import FAST, build_parts
+from tpulm.core.errors import UserError
 from tpulm.corpus import near_duplicates
 from tpulm.corpus.near_duplicates import find_clusters, hash_bands
 from tpulm.corpus.parts import write_part
@@ -84,6 +85,12 @@ def test_clusters_are_those_of_the_graph_for_any_partition(tmp_path_factory, row
                 if any(one[k] == other[k] != 0 for k in (0, 1)):
                     lowest[i] = lowest[j] = min(lowest[i], lowest[j])
     assert found.tolist() == lowest
+
+
+def test_a_split_that_they_empty_is_refused(tmp_path):
+    parts = [("train", [["a text"]]), ("validation", [[edited(sentence(0), 1)]]), ("test", [[sentence(0)]])]
+    with pytest.raises(UserError, match=r"^corpus: the split validation is empty: of 1 documents, .* near"):
+        build_parts(tmp_path, parts, near_duplicates=NEAR)
 
 
 def test_pairs_are_shown(tmp_path):

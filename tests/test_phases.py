@@ -129,6 +129,7 @@ def test_a_mixture_is_a_function_of_seed_and_step(tmp_path):
     assert read([one, two], 55, slice(20, 30)).tolist() == read([one, two], 55)[20:30].tolist()
     assert read([one], 0, seed=8).tolist() != read([one], 0).tolist()
     assert places_of([1 / 3] * 3).tolist() == [683, 682, 683]
+    assert places_of([1.5 / 2048, 1 / 2048, 2045.5 / 2048]).min() == 1  # the smallest share that is allowed
     # A phase of one set reads it in the order of a run without phases.
     recipe = {"seed": 3, "batch_size": 24}
     recipe["masking"] = {"mlm_probability": 0.5, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}

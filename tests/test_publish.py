@@ -19,7 +19,7 @@ from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardDa
 from loopback_hub import TOKEN
 from tpulm.config.evaluations import Evaluations
 from tpulm.config.outline import Outline
-from tpulm.config.publications import card_inputs, card_recipe, publications_of
+from tpulm.config.publications import card_inputs, card_recipe, history_entry, publications_of
 from tpulm.config.reading import complete, read_yaml
 from tpulm.core import bucket, job_record, ledger
 from tpulm.core.errors import UserError
@@ -360,6 +360,24 @@ def test_a_card_of_a_model_that_starts_from_another_names_that():
     facts = {"metrics": metrics, "scores": [], "corpus": {}, "state": state, "manifest": {"sequence_length": 8}}
     _, text, _ = cards.model(recipe, facts)
     assert all(told in text for told in ("9 parameters", "from FacebookAI/roberta-base", "8 tokens"))
+
+
+@pytest.mark.unit
+def test_a_card_and_the_history_tell_the_phases():
+    config = read_yaml(ROOT / "config.yaml")
+    run = config["base"]["small"]
+    longer = {"until": run["steps"], "sequence_length": 512, "batch_size": 4, "rope_theta": 90000}
+    run["phases"] = [{"until": run["checkpoint_every"]}, longer]
+    run["model"] |= {"architecture": "mistral"}
+    outline = Outline(complete(config, "config.yaml"))
+    recipe = card_recipe(publications_of(outline)["base/small"], outline)
+    assert history_entry(outline.runs["base/small"])["recipe"]["phases"] == run["phases"]
+    assert recipe["training"]["phases"] == run["phases"] and recipe["model"]["rope_max_wavelength"] == 90000
+    figures = {"loss": 1.0, "accuracy": 0.5, "predictions": 100}
+    metrics = {"parameters": 9, "scores": list(map(asdict, token_scores("corpus", "test", "all", figures, {})))}
+    state = {"best": {"step": 10, "evaluation": {"loss": 1.0}}}
+    facts = {"metrics": metrics, "scores": [], "corpus": {}, "state": state, "manifest": {"sequence_length": 128}}
+    assert "on sequences of 512 tokens" in cards.model(recipe, facts)[1]
 
 
 # As a card says, with the files of the repository in the working folder; the model is what was published.

@@ -4,9 +4,11 @@ import os
 import signal
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from snakemake.iocontainers import InputFiles
 from tpulm.core.live_metrics import LiveMetrics, read_metrics
 from tpulm.core.processes import Stopped
 from tpulm.training.callbacks import StepCallbacks
@@ -104,6 +106,18 @@ def test_a_snapshot_of_another_segment_is_not_used(snapshots, tmp_path):
     assert latest(ours) is None and latest(theirs).step == 12
     ours.save(4, PARTS, SHAPES, {})
     assert latest(theirs) is None and latest(ours).step == 4  # one segment, one snapshot
+
+
+def test_every_input_of_a_segment_identifies_its_snapshots(tmp_path):
+    names = ["records", "mixture", "init", "start", "state"]
+    paths = {name: str(tmp_path / name) for name in names}
+    lists = {"mixture": [paths["mixture"]], "init": [paths["init"]], "previous": [paths["state"]]}
+    inputs = InputFiles(fromdict={"records": paths["records"], "start": [paths["start"]], **lists})
+    keys = set()
+    for name in (*names, *names):
+        Path(paths[name]).write_text(f"{len(keys)}")
+        keys.add(Snapshots.of({}, SimpleNamespace(recipe={}, code=""), inputs, print).key)
+    assert len(keys) == 2 * len(names)
 
 
 def test_a_snapshot_that_is_broken_off_leaves_the_one_before(snapshots, monkeypatch):

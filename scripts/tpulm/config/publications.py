@@ -266,7 +266,7 @@ def archive_of(config: Mapping) -> str:
 
 def history_entry(run: Run) -> dict[str, Any]:
     """Return the entry of a run in the history: stage, name, and the keys of its recipe that decide the training."""
-    keys = ("base", "steps", "learning_rate", "schedule", *run.step_keys)
+    keys = ("base", "init", "steps", "learning_rate", "schedule", "phases", *run.step_keys)
     recipe = {key: run.recipe[key] for key in keys if key in run.recipe}
     return {"stage": run.stage, "name": run.name, "recipe": recipe}
 
@@ -274,7 +274,7 @@ def history_entry(run: Run) -> dict[str, Any]:
 # Keys of a run that its card shows.
 TRAINING_KEYS = (
     *("backend", "method", *LORA_KEYS, "steps", "batch_size", "sequence_length", "packing", "learning_rate"),
-    *("schedule", "optimizer", "masking", "precision", "mesh", "seed"),
+    *("schedule", "phases", "optimizer", "masking", "precision", "mesh", "seed"),
 )
 
 
@@ -321,7 +321,8 @@ def card_recipe(publication: Publication, outline: Outline) -> dict:
     recipe["training"] = {key: run.recipe[key] for key in TRAINING_KEYS if key in run.recipe and key not in unused}
     if run.stage == "finetune":
         return recipe | {"base": base_of(run, outline)}
-    return recipe | {key: run.recipe[key] for key in ("model", "init") if key in run.recipe}
+    described = run.recipe_at(publication.step or run.recipe["steps"])
+    return recipe | {key: described[key] for key in ("model", "init") if key in described}
 
 
 def base_of(run: Run, outline: Outline) -> dict:

@@ -80,8 +80,7 @@ TPUS = {
     "v5p": Tpu(
         459e12, 95 * GIB, 2765e9, 600e9, 1, "cores", 3, (4,), runtime="v2-alpha-tpuv5", gke_nodes="tpu-v5p-slice"
     ),
-    # By tpu/docs/v6e as it is now, and tpu/docs/tpu7x: HBM 1,638 GB/s, links 800 GB/s in both directions. Before,
-    # tpu/docs/v6e had 1,640 GB/s, and 3,584 Gbit/s in one direction.
+    # tpu/docs/v6e and tpu/docs/tpu7x: HBM 1,638 GB/s, links 800 GB/s in both directions.
     "v6e": Tpu(
         918e12, 32 * GIB, 1638e9, 400e9, 1, "chips", 2, (1, 4, 8), runtime="v2-alpha-tpuv6e",
         gke_nodes="tpu-v6e-slice",
@@ -116,8 +115,8 @@ JAX_TPUS = {
 # Peak bfloat16 operations per second of GPUs, matrices without sparsity (nvidia.com, the data sheet of each; float16
 # without bfloat16), by parts of their names; the first match counts.
 GPU_FLOPS = {
-    "B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L4": 121e12, "V100": 125e12,
-    "T4": 65e12,
+    "B200": 2250e12, "H200 NVL": 835e12, "H200": 989e12, "H100 NVL": 835e12, "H100 PCIe": 756e12, "H100": 989e12,
+    "A100": 312e12, "L4": 121e12, "V100": 125e12, "T4": 65e12,
 }  # fmt: skip
 
 # Mean power of a chip while it trains, in watts, where it is published: Jouppi et al. 2023 (arXiv 2304.01433), table 4.

@@ -201,13 +201,14 @@ def read_csv(file: str, form: Form) -> Documents:
         line, batch = 1, []
         try:
             names = next(filter(None, rows), [])  # empty lines may be before it
+            head = rows.line_num
             form.check(file, names)
             places = [names.index(column) for column in form.columns]
             line = rows.line_num + 1
             for row in rows:
                 if len(row) > len(names):
                     raise UserError(
-                        f"{file}, line {line}, has {len(row)} fields; allowed: {len(names)}, as in line 1, with "
+                        f"{file}, line {line}, has {len(row)} fields; allowed: {len(names)}, as in line {head}, with "
                         "quotation marks around a field that has commas."
                     )
                 if row:
@@ -249,13 +250,12 @@ def parsed(text: str) -> Any:
 
 
 def is_json_lines(file: str) -> bool:
-    """Return whether the first line of a JSON file is a whole object, as in JSON Lines."""
-    for batch in read_lines(file):
-        try:
-            return isinstance(parsed(batch[0]), dict)
-        except ValueError:
-            return False
-    return False
+    """Return whether the first line with text in a JSON file is a whole object, as in JSON Lines."""
+    first = next((line for batch in read_lines(file) for line in batch if line.strip()), "")
+    try:
+        return isinstance(parsed(first), dict)
+    except ValueError:
+        return False
 
 
 def json_lines_documents(file: str, form: Form, piece: Piece) -> Documents:

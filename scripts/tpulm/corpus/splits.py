@@ -88,9 +88,8 @@ def assign_splits(where: str, recipe: dict, parts: Sequence[str], records: Seque
     limit(codes, VALIDATION, most)
     distinct = drop_known(keys, codes, TRAIN, (TEST, VALIDATION))
     dropped = count_dropped(recipe["parts"], records, codes)
-    for split in (TEST, VALIDATION):
-        if split in named:
-            refuse_empty(where, SPLITS[split], int((codes == split).sum()), dropped)
+    for split in sorted({TEST, VALIDATION} & set(named.tolist())):
+        refuse_empty(where, SPLITS[split], int((codes == split).sum()), dropped)
     shares = {split: recipe["held_out"][SPLITS[split]] for split in (TEST, VALIDATION) if split not in named}
     if distinct and shares:
         hold_out(where, shares, keys, codes, distinct)
@@ -98,8 +97,9 @@ def assign_splits(where: str, recipe: dict, parts: Sequence[str], records: Seque
     if "near_duplicates" in recipe:
         examples = drop_near_duplicates(parts, codes, recipe["near_duplicates"]["threshold"])
         near = {"near_duplicates": recipe["near_duplicates"] | {"examples": examples}}
-        dropped = count_dropped(recipe["parts"], records, codes)
-    refuse_empty(where, SPLITS[TRAIN], int((codes == TRAIN).sum()), dropped)
+    dropped = count_dropped(recipe["parts"], records, codes)
+    for split, name in enumerate(SPLITS):
+        refuse_empty(where, name, int((codes == split).sum()), dropped)
     return codes, {"dropped": dropped} | near
 
 

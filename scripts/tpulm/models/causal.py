@@ -102,6 +102,6 @@ def open_trained(recipe: Mapping[str, Any], weights: str, vocabulary: Path, size
     weights  safetensors file of its variables; vocabulary, size  its vocabulary, see `make_preprocessor`
     """
     model = construct(CausalArchitecture(*constructor(recipe["model"]), size))
-    assign(model.backbone.variables, load_arrays(weights), weights)
+    assign(model.backbone.weights, load_arrays(weights), weights)
     model.preprocessor = make_preprocessor(recipe["model"]["architecture"], vocabulary, recipe["sequence_length"])
     return model

@@ -4,9 +4,9 @@ Needs tpulm.training.runtime.start first.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Protocol
 
-import jax
 import keras
 
 from tpulm.core.accelerators import peak_flops
@@ -25,11 +25,14 @@ class Built(Protocol):
         """The model, its trainable variables set."""
 
 
-def seconds_at_peak(run: Built) -> float | None:
-    """Return the minimum seconds of a step at the devices' published bfloat16 peak, None without one."""
-    device = jax.devices()[0]
-    peak = peak_flops(device.device_kind) if device.platform != "cpu" else None
-    return model_flops_of(run) / (peak * jax.device_count()) if peak else None
+def seconds_at_peak(run: Built, devices: Mapping[str, int]) -> float | None:
+    """Return the minimum seconds of a step at the published bfloat16 peak of its devices, None without one.
+
+    devices  number of devices by kind, which is the same for all
+    """
+    (kind, number), *_ = devices.items()
+    peak = peak_flops(kind)
+    return model_flops_of(run) / (peak * number) if peak else None
 
 
 def model_flops_of(run: Built) -> float:

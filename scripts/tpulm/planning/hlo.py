@@ -111,7 +111,7 @@ class Module:
         step = added(self, body, body.root.operands[index], {})
         caller = next(c for c in self.computations.values() if c.instructions.get(loop.name) is loop)
         start = constant(caller.instructions.get(loop.operands[0]), caller, index)
-        return -(-(limit - (start or 0)) // step) if step else None
+        return -(-(limit - start) // step) if step and start is not None else None
 
 
 def counted(module: Module, condition: Computation) -> tuple[int, int] | None:
@@ -165,7 +165,7 @@ def constant(instruction: Instruction | None, computation: Computation, place: i
     while instruction is not None and instruction.opcode in ("tuple", "copy", "bitcast"):
         name = instruction.operands[place or 0] if instruction.opcode == "tuple" else instruction.operands[0]
         instruction = computation.instructions.get(name)
-    if instruction is None or instruction.opcode != "constant" or not instruction.operands[0].isdigit():
+    if instruction is None or instruction.opcode != "constant" or not re.fullmatch(r"-?\d+", instruction.operands[0]):
         return None
     return int(instruction.operands[0])
 

@@ -16,7 +16,7 @@ from tpulm.specs.phases import MIXED
 
 def places_of(shares: Sequence[float]) -> np.ndarray:
     """Return how many positions of a block each source has, int64 [sources]."""
-    return np.diff(np.rint(np.cumsum([0.0, *shares]) * MIXED).astype(np.int64))
+    return np.diff(np.floor(np.cumsum([0.0, *shares]) * MIXED + 0.5).astype(np.int64))
 
 
 def block_order(counts: np.ndarray, seed: int, first: int, block: int) -> tuple[np.ndarray, np.ndarray]:

@@ -201,13 +201,14 @@ def model(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
             "has all figures."
         )
         return "Model", text, ""
-    masked, length = recipe["kind"] == "mlm", f"{facts['manifest']['sequence_length']:,}"
+    last_phase = recipe["training"].get("phases", [{}])[-1]
+    masked, length = recipe["kind"] == "mlm", last_phase.get("sequence_length", facts["manifest"]["sequence_length"])
     if "base" in recipe:
         adapter = recipe["kind"] == "adapter"
         origin = "LoRA adapter of" if adapter else "causal language model, finetuned from"
         text = (
             f"A {origin} {recipe['base']['hub'] or recipe['base']['name']}: {metrics['trainable_parameters']:,} of "
-            f"{metrics['total_parameters']:,} parameters were trained, on sequences of {length} tokens."
+            f"{metrics['total_parameters']:,} parameters were trained, on sequences of {length:,} tokens."
         )
         forgets = any(find_scores(scores_in(metrics), set="corpus"))
         note = "The corpus is the text of the base model and shows what was forgotten." if forgets else ""
@@ -217,7 +218,7 @@ def model(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
         start = "from scratch" if kind else f"from {recipe['init']['pretrained']}"
         text = (
             f"A {'masked' if masked else 'causal'} language model ({kind}{metrics['parameters']:,} parameters), "
-            f"trained {start} on sequences of {length} tokens."
+            f"trained {start} on sequences of {length:,} tokens."
         )
         note = "Token frequencies are a model that knows nothing else" + (
             ", and sees what masking leaves in place or replaces." if masked else "."

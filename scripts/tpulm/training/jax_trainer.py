@@ -167,7 +167,7 @@ def train_segment(
     first, last, is_main_process = recipe["first"], recipe["last"], jax.process_index() == 0
     trainer = Trainer(run)
     devices = devices_of(run.distribution)
-    trained, total = count(run.model.trainable_variables), count(run.model.variables)
+    trained, total = count(run.model.trainable_variables), count(run.model.weights)
     parameters = f"{total:,}" if trained == total else f"{trained:,} of {total:,}"
     say(f"steps {first + 1} to {last}, {parameters} parameters, {devices_in_words(devices)}")
     if run.step.responses:
@@ -176,7 +176,7 @@ def train_segment(
     for sentence in replication_notes(run.distribution):
         say(sentence)
     before = tokens_until(recipe, first, run.step.sequence_length)
-    history = History(first, last, run.step.tokens_per_step, say, seconds_at_peak(run), devices, before)
+    history = History(first, last, run.step.tokens_per_step, say, seconds_at_peak(run, devices), devices, before)
     rates = learning_rates(recipe["schedule"], first, last)
 
     def measure(watch: Callable) -> dict[str, float]:

@@ -27,11 +27,9 @@ from safetensors import safe_open
 
 from tpulm.core import bucket, processes
 from tpulm.core.arrays import save_arrays
-from tpulm.core.files import read_json, sha256, write_json
+from tpulm.core.files import known_sha256, read_json, sha256, write_json
 from tpulm.core.job import TERMINAL
 
-# Inputs of a segment that identify its data and the model that it starts from.
-DESCRIBING = ("records", "fingerprint", "task", "train", "validation")
 DAMAGES = (OSError, ValueError, KeyError, TypeError)  # raised by reading a damaged file
 
 
@@ -45,7 +43,7 @@ def digest_of(path: str) -> str | None:
     """Return the SHA-256 of a file or an object in a bucket, None for an absent file."""
     if bucket.remote(path):
         return hashlib.sha256(bucket.read_object(path)).hexdigest()
-    return sha256(path) if os.path.isfile(path) else None
+    return known_sha256(path) if os.path.isfile(path) else None
 
 
 @dataclass(frozen=True)
@@ -116,14 +114,15 @@ class Snapshots:
 
         resources  of the job: `snapshots`, their folder, and `snapshot_every`, both optional
         params     of the job: recipe and code
-        inputs     of the job: previous; optionally model and those of DESCRIBING
+        inputs     of the job. All identify the segment, but `base`, which its fingerprint describes, and the arrays in
+                   `previous`, whose checksums are in its last file
 
         Processes that train together leave the deletion to their parent.
         """
         folder = None if TERMINAL in os.environ else resources.get("snapshots")
-        described = [inputs.get(name) for name in DESCRIBING]
-        files = [described[0], *list(inputs.previous)[-1:], *described[1:], *(inputs.get("model") or [])]
-        key = key_of(params.recipe, params.code, [str(path) for path in files if path])
+        others = (value for name, value in inputs.items() if name not in ("base", "previous"))
+        paths = (path for value in others for path in ([value] if isinstance(value, str) else value))
+        key = key_of(params.recipe, params.code, [str(path) for path in (*inputs.previous[-1:], *paths)])
         snapshots = cls(folder, key, resources.get("snapshot_every", 0))
         if not processes.is_worker():
             snapshots.delete_damaged(say)
