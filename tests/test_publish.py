@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict
-from importlib.metadata import version
 
 import loopback_bucket
 import loopback_hub
@@ -304,15 +303,9 @@ def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
         assert f"| train | {known['corpus']['splits']['train']['documents']:,} |" in body
         if publication.run:
             assert f"step {known['state']['best']['step']}, the best" in body
-            assert re.search(r"\d x cpu", body, re.I)
             for state in known["states"]:
                 evaluation = state["evaluation"]
                 assert f"| {state['step']} | " in body and f" | {evaluation['loss']:.4g} | " in body
-            judged = json.loads((trained / "results/verdicts.json").read_text())
-            (verdict,) = (row["sentence"] for row in judged if row["label"] == publication.run.path)
-            assert verdict.startswith(re.search(r"^## Figures\n\n(.*)$", body, re.M)[1])  # then, what to do next
-            library = "transformers" if name == "mlm/tiny" else "keras"
-            assert f"\n- {library} {version(library)}\n" in body
             test = held_out(known["metrics"])["test"]
             results = {
                 (found["dataset"]["split"], metric["type"]): metric["value"]
