@@ -153,6 +153,11 @@ WRONG_FILES = [
     ("semicolons.csv", b"id;text\n1;some\n", "", "corpus.column", "id;text", "commas"),
     ("ragged.csv", b"text\na\nb,c\n", ", line 3,", "2 fields"),
     ("more.csv", b"text\na,b\n", ", line 2,"),
+    ("open.csv", b'text\n"a\nb"\n"c, d\ne\n', ", line 4: "),
+    ("quote.csv", b'text\n"a\n"b"\nc\n', ", line 2: "),  # the next row is read into this one: none is lost in silence
+    ("twice.csv", b"text,text\na,b\n", " has 2 columns text "),
+    ("late.csv", b"\n\nwords\na\n", "", "found: words."),
+    ("space.csv", b"text ,label\na,b\n", "", 'found: "text ", "label"'),
     ("text.jsonl", b'{"text": "a"}\nhello\n', ", line 2,", "JSON"),
     ("text.json", b"hello\n", "", "JSON"),
     ("number.jsonl", b"3\n", ", line 1,", "corpus.column"),

@@ -10,13 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pyarrow.parquet as pq
 import pytest
 import warm
 from conftest import ROOT, configured, write_yaml
-from kills import flip, flipped
+from kills import flip, flipped, wait_for
 from safetensors.numpy import load_file
 from tpulm.core.errors import UserError
 from tpulm.records.reader import open_to_train
@@ -216,7 +215,7 @@ def test_two_workflows_in_one_folder(built):
     built.steady = False
     first = started(built, "results/figures/training/mlm-tiny.svg")
     try:
-        wait_for(built, "logs/figures/training-mlm-tiny.log", "at work")
+        wait_for_words(built / "logs/figures/training-mlm-tiny.log", "at work")
         second = built(check=False)
         assert second.returncode == 1
         assert re.search(r"^error: another snakemake .*\(process \d+, since [\d:]+\)", second.stdout, re.M)
@@ -230,10 +229,9 @@ def test_two_workflows_in_one_folder(built):
         os.killpg(first.pid, signal.SIGKILL)
 
 
-def wait_for(workflow, log, text):
-    """Wait until a log holds a text, as long as a test may take."""
-    while not ((workflow / log).is_file() and text in (workflow / log).read_text()):
-        time.sleep(0.05)
+def wait_for_words(log, words):
+    """Wait until a log holds some words."""
+    wait_for(lambda: log.is_file() and words in log.read_text())
 
 
 def test_sigterm_ends_a_segment_in_one_sentence(built):
@@ -241,9 +239,9 @@ def test_sigterm_ends_a_segment_in_one_sentence(built):
     longer = {"seed": 5, "steps": 200_000, "checkpoint_every": 100_000}  # more than it comes to
     configured(built, {f"base.small.{key}": value for key, value in longer.items()}, "config.yaml")
     before = files(built)
-    log = "logs/base/small/00100000.log"
+    log = built / "logs/base/small/00100000.log"
     first = started(built, "results/base/small/history.csv")
-    wait_for(built, log, "/100000  ")
+    wait_for_words(log, "/100000  ")
     os.killpg(first.pid, signal.SIGTERM)
     assert first.wait() != 0
     said = (built / "snakemake.out").read_text()
@@ -251,7 +249,7 @@ def test_sigterm_ends_a_segment_in_one_sentence(built):
     assert "Traceback" not in said
     assert "snapshots" not in built("clean").stdout
     second = started(built, "results/base/small/history.csv")
-    wait_for(built, log, f"resuming from the snapshot at step {step}\n")
+    wait_for_words(log, f"resuming from the snapshot at step {step}\n")
     os.killpg(second.pid, signal.SIGKILL)
     second.wait()
     after = files(built)

@@ -8,16 +8,14 @@ import os
 import re
 import shutil
 import signal
-import time
 import zipfile
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import Workflow, configured, reduced
-from kills import TIMED, fingerprints, flipped
+from kills import TIMED, fingerprints, flipped, wait_for
 from loopback_bucket import BUCKET, in_place_of_google
-from test_experiments import configure, run
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.corpus import documents
@@ -297,24 +295,6 @@ def test_text_and_records_in_a_bucket(tmp_path, cloud):
     assert (cloud.faults() - before)["requests"] < 40  # each file looked up by itself would be two or three
 
 
-@pytest.mark.long
-def test_experiments_lie_beside_each_other_in_a_bucket(fresh, cloud):
-    """Each below a prefix of its own; that of another is refused with what to type."""
-    profile = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix"]
-    for seed, name in enumerate(("one", "two")):
-        configure(fresh, name, seed)
-        run(fresh, name, "tfrecords", *profile, f"gs://{BUCKET}/team/two/experiments/{name}")
-    for name in ("one", "two"):
-        more = [*profile, f"gs://{BUCKET}/team/two/experiments/{name}"]
-        assert "Nothing to be done" in run(fresh, name, "tfrecords", "-n", *more).stdout
-        assert cloud.objects(f"team/two/experiments/{name}/results/tfrecords/manifest.json")
-        assert re.search(r"all \d+ files are ok", run(fresh, name, "verify", *more).stdout)
-    taken = [*profile, f"gs://{BUCKET}/team/two/experiments/one"]
-    refused = run(fresh, "two", "corpus", "--forcerun", "build_corpus", *taken, check=False)
-    assert refused.returncode == 1
-    assert f"such as --default-storage-prefix gs://{BUCKET}/team/two/experiments/two" in refused.stdout
-
-
 def test_a_place_that_cannot_be_used_is_refused(fresh, cloud):
     """A bucket that is not there, a prefix that paths could not be told from, one that another folder writes to."""
     bucket.check_writable(f"gs://{BUCKET}/probed")
@@ -340,9 +320,7 @@ def test_a_new_machine_continues_from_the_bucket(trained, server, tmp_path):
     first = steady(tmp_path / "first", trained)
     with open(os.devnull, "w") as nothing:
         running = first.start(last, *there, output=nothing.fileno())
-    while f"spot/{FIRST}" not in server.objects(f"spot/{FIRST}"):
-        assert running.poll() is None
-        time.sleep(0.2)
+    wait_for(lambda: server.objects(f"spot/{FIRST}"), running)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     assert not server.objects(f"spot/{last}")

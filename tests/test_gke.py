@@ -7,12 +7,12 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, Workflow, existing, outside
+from kills import wait_for
 from kubernetes import client
 from kubernetes_api import UNSCHEDULABLE, WAITING, Cluster
 from loopback_bucket import in_place_of_google
@@ -175,13 +175,6 @@ def workflow(tmp_path_factory):
     (folder / "scripts/fails.py").write_text(FAILS)
     under_git(folder)
     return existing(folder)
-
-
-def until(condition, running):
-    """Wait until something is so, while a process runs, however slow this machine is."""
-    while not condition():
-        assert running.poll() is None
-        time.sleep(0.1)
 
 
 def under_git(folder):
@@ -387,7 +380,7 @@ def test_jobs_of_a_killed_snakemake_keep_the_next_one_out(workflow, bucket, tmp_
     with Cluster(tmp_path, {"plain": ["node"]}) as cluster:
         run = Folder(workflow, bucket, cluster)
         with run.start("results/plain.txt", "--forceall") as first:
-            until(lambda: cluster.of("Job"), first)
+            wait_for(lambda: cluster.of("Job"), first)
         done = run("results/plain.txt", "--forceall")
         label = cluster.of("Job")[0]["metadata"]["labels"]["snakemake-results"]
         assert done.returncode == 1
@@ -402,14 +395,14 @@ def test_ctrl_c_deletes_what_runs(workflow, bucket, tmp_path):
         cluster.answering.clear()
         cluster.busy["DELETE", "jobs"] = 1
         with Folder(workflow, bucket, cluster).start("results/plain.txt", "--forceall") as running:
-            until(cluster.asked.is_set, running)
+            wait_for(cluster.asked.is_set, running)
             other = copy.deepcopy(cluster.of("Job")[0])
             other["metadata"]["name"] = other["metadata"]["labels"]["snakemake-run"] = "other"
             with cluster.lock:
                 cluster.make("Job", "batch/v1", other)
             try:
                 running.send_signal(signal.SIGINT)
-                until(lambda: list(cluster.jobs) == ["other"], running)
+                wait_for(lambda: list(cluster.jobs) == ["other"], running)
             finally:
                 cluster.answering.set()
             printed, _ = running.communicate()
@@ -419,7 +412,7 @@ def test_ctrl_c_deletes_what_runs(workflow, bucket, tmp_path):
         cluster.busy["DELETE", "jobs"] = 9
         cluster.asked.clear()
         with Folder(workflow, bucket, cluster).start("results/plain.txt", "--forceall") as running:
-            until(cluster.asked.is_set, running)
+            wait_for(cluster.asked.is_set, running)
             running.send_signal(signal.SIGINT)
             printed, _ = running.communicate()
         run = cluster.of("Job")[-1]["metadata"]["labels"]["snakemake-run"]

@@ -5,13 +5,12 @@ import glob
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT, configured, copied, existing, outside
-from kills import fingerprints
+from kills import fingerprints, wait_for
 from one_node_slurm import NEEDED, PATH, Slurm
 from snakemake_executor_plugin_slurm import ExecutorSettings
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
@@ -57,14 +56,6 @@ def finish(process, workflow, code=0):
     printed = (workflow / "terminal.txt").read_text(errors="replace")
     assert ended == code, printed[-6000:]
     return printed
-
-
-def wait(condition, process, every=0.5):
-    """Wait until something is there, looked for `every` so many seconds, and return it, while snakemake runs."""
-    while not (found := condition()):
-        assert process.poll() is None, "snakemake has ended"
-        time.sleep(every)
-    return found
 
 
 def jobs_of(slurm, comment, *states):
@@ -182,7 +173,7 @@ def test_jobs_that_are_ended_come_back(slurm, tmp_path):
         ]
 
     with running(slurm, workflow) as process:
-        wait(lambda: len([*workflow.folder.glob("tried-*")]) == 2, process)
+        wait_for(lambda: len([*workflow.folder.glob("tried-*")]) == 2, process)
         urgent = ["--partition=urgent", "--nodes=2", "--gres=tpu:v5e:8", "--output=/dev/null", "--wrap=sleep 1"]
         slurm("sbatch", "--job-name=urgent", *urgent)
         finish(process, workflow)
@@ -280,13 +271,13 @@ def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, trained, tmp_p
     training = "rule_train_finetune_wildcards_wide"
     slurm("sbatch", "--nodes=2", "--gres=tpu:v5e:8", "--job-name=blocker", "--output=/dev/null", "--wrap=sleep 10000")
     with running(slurm, workflow, target) as process:
-        (queued,) = wait(lambda: jobs_of(slurm, training, "PENDING"), process)
+        (queued,) = wait_for(lambda: jobs_of(slurm, training, "PENDING"), process)
         process.kill()
     with contextlib.ExitStack() as running_still:
         with running(slurm, workflow, target) as process:
-            wait(lambda: len(jobs_of(slurm, training, "PENDING")) == 2, process)
+            wait_for(lambda: len(jobs_of(slurm, training, "PENDING")) == 2, process)
             slurm("scancel", "--jobname=blocker")
-            wait(lambda: log.is_file() and "steps 1 to 100" in log.read_text(), process, every=0.005)
+            wait_for(lambda: log.is_file() and "steps 1 to 100" in log.read_text(), process, every=0.005)
             running_still.enter_context(paused(log))
             (first,) = jobs_of(slurm, training, "RUNNING")
             process.kill()
@@ -298,8 +289,7 @@ def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, trained, tmp_p
             printed = finish(process, workflow, 1)
         assert "error: jobs of a snakemake that was killed are still running" in printed
         running_still.close()
-        while jobs_of(slurm, training, "RUNNING", "COMPLETING"):
-            time.sleep(0.5)
+        wait_for(lambda: not jobs_of(slurm, training, "RUNNING", "COMPLETING"))
         with running(slurm, workflow, target) as process:
             finish(process, workflow)
     ended = {job["JobId"]: job["JobState"] for job in jobs_of(slurm, training)}

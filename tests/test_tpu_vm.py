@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import forked
@@ -16,7 +15,7 @@ import pytest
 from conftest import ROOT, Workflow, configured, copied, existing
 from gcloud_simulator import Cloud, parsed, processes
 from gcloud_simulator import hosts as hosts_there
-from kills import fingerprints, processes_in
+from kills import fingerprints, processes_in, wait_for
 from tpu_vm import gcloud, jobs, settings, slices, state
 from tpulm.config.reading import read_yaml
 from tpulm.core.accelerators import ANY_DEVICES, slice_hosts
@@ -47,12 +46,6 @@ PROPERTIES = {
     "rule": "train_finetune", "jobid": 7, "threads": 2, "log": ["logs/finetune/x_1/00000005.log"],
     "resources": RESOURCES,
 }  # fmt: skip
-
-
-def until(condition):
-    """Wait until something holds, however slow this machine is; a test that waits in vain ends by its own limit."""
-    while not condition():
-        time.sleep(0.1)
 
 
 def command(process: int) -> str:
@@ -159,7 +152,7 @@ class Project:
         """End the supervisor."""
         for process in self.supervisors():
             os.kill(process, signal.SIGTERM)
-        until(lambda: not self.supervisors())
+        wait_for(lambda: not self.supervisors())
 
     def tpu_name(self) -> str:
         """Return a name as a resource of this folder has it."""
@@ -272,7 +265,7 @@ def test_what_a_killed_supervisor_leaves_is_deleted_at_the_next_start(project):
     assert "a snakemake is using the TPUs of this folder" in project.tpu("clean").stderr
     for process in (running.pid, *project.supervisors()):
         os.kill(process, signal.SIGKILL)
-    until(lambda: not processes(name))  # the job ends with its connection
+    wait_for(lambda: not processes(name))  # the job ends with its connection
     job = next(path.name for path in (project.folder / ".snakemake/tpu-vm/jobs").glob("train-1-*"))
     for name_of_job in (job, "another"):
         asked = project.tpu("status", name_of_job)
@@ -305,7 +298,7 @@ def test_what_cannot_be_deleted_is_named_and_stops_nothing(project):
     times = 3 * gcloud.ATTEMPTS  # of a deletion
     project.cloud.fault("delete", error="PERMISSION_DENIED: no", times=2 * times)
     job = project.submit("true", TPU_POLL_SECONDS="0.03")
-    until(lambda: project.status(job) == "success")
+    wait_for(lambda: project.status(job) == "success")
     (name,) = project.cloud.names()
     project.stop()
     last = project.log().splitlines()[-1]
@@ -327,22 +320,22 @@ def test_a_call_that_is_broken_off_ends_with_its_children(tmp_path, monkeypatch,
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     stop = threading.Event()
     if stopped:
-        threading.Thread(target=lambda: (until((tmp_path / "child").exists), stop.set())).start()
+        threading.Thread(target=lambda: (wait_for((tmp_path / "child").exists), stop.set())).start()
         with pytest.raises(gcloud.Stopped):
             gcloud.call([], stop, 100_000)
     else:
         assert gcloud.call([], stop, 3)[:2] == (1, "")
     child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
-    until(lambda: not child.exists() or child.read_text().split()[2] == "Z")
+    wait_for(lambda: not child.exists() or child.read_text().split()[2] == "Z")
 
 
 @pytest.mark.long
 def test_a_slice_that_idles_is_given_back(project):
     first = project.submit("true", TPU_IDLE_MINUTES="0.02")
-    until(lambda: project.status(first) == "success")
-    until(lambda: project.cloud.calls("delete"))
+    wait_for(lambda: project.status(first) == "success")
+    wait_for(lambda: project.cloud.calls("delete"))
     second = project.submit("true", TPU_IDLE_MINUTES="0.02")
-    until(lambda: project.status(second) == "success")
+    wait_for(lambda: project.status(second) == "success")
     project.stop()
     assert len(project.cloud.calls("create")) == 2 and project.cloud.names() == []
 
@@ -350,12 +343,12 @@ def test_a_slice_that_idles_is_given_back(project):
 @pytest.mark.long
 def test_a_job_ends_when_its_time_is_up_and_when_it_is_cancelled(project):
     late, next_one = project.submit("sleep 600", runtime=0.03), project.submit("sleep 600")
-    until(lambda: project.status(late) == "failed")
+    wait_for(lambda: project.status(late) == "failed")
     assert "resources.runtime of finetune.runs.x_1, 0.03" in project.log()
     (name,) = project.cloud.names()
-    until(lambda: next_one in project.jobs_at_work(name))
+    wait_for(lambda: next_one in project.jobs_at_work(name))
     assert subprocess.run([project.folder / "profiles/tpu-vm/cancel", next_one], cwd=project.folder).returncode == 0
-    until(lambda: project.status(next_one) == "failed")
+    wait_for(lambda: project.status(next_one) == "failed")
     assert late not in project.jobs_at_work(name) and next_one not in project.jobs_at_work(name)
     project.stop()
     assert project.cloud.names() == [] and len(project.cloud.calls("create")) == 1
