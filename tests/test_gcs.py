@@ -260,7 +260,7 @@ def jobs(printed):
 def test_text_and_records_in_a_bucket(tmp_path, cloud):
     """Text that is read there, and records that are made there of the documents that they need, are those of a disk.
 
-    With one request in ten failing.
+    With one request in thirty failing, after which Snakemake's plugin waits for seconds.
     """
     workflow = steady(tmp_path / "workflow")
     (workflow / "text").mkdir()
@@ -275,10 +275,10 @@ def test_text_and_records_in_a_bucket(tmp_path, cloud):
     reduced(workflow, corpus={"source": "files", "files": ["text/*.txt"]}, **sections)
     workflow(*targets, "--cores", "2")
     reduced(workflow, corpus={"source": "files", "files": [f"gs://{BUCKET}/text/*.txt"]}, **sections)
-    before = cloud.faults(**FAILING, hang_seconds=2.0)
+    before = cloud.faults(fail=0.03)
     printed = workflow(*targets, "--cores", "2", *there).stdout
-    done = cloud.faults(fail=0.0, hang=0.0) - before
-    assert sum(done[kind] for kind in FAILURES) >= 5
+    done = cloud.faults(fail=0.0) - before
+    assert sum(done[kind] for kind in FAILURES) >= 3, done
     assert not re.search(r"Retrieving \S+ \S+ \S+corpus/(train|validation|test)\.parquet", printed)
     found, here = stored_results(cloud, "records"), local_results(workflow)
     described = [name for name in here if re.search(r"corpus/(parts/\d+|splits|corpus)\.json$", name)]  # have paths
