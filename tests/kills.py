@@ -10,10 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from conftest import Workflow, write_yaml
+from forked import Process
 from tpulm.config.reading import read_yaml
 from tpulm.core import files, ledger
 
@@ -115,6 +116,14 @@ def kill_in_rules(workflow: Workflow, rules: set[str], dice: random.Random) -> t
         listed = [sorted(job.split()) for job in re.findall("would run  (.+?)  reason: ", workflow("-n").stdout)]
         forgotten += [job for job in cut if sorted(job.split()) not in listed]
     return within, forgotten
+
+
+def wait_for(condition: Callable, running: subprocess.Popen | Process | None = None, every: float = 0.1):
+    """Wait until something is there, however slow this machine is, and return it; a process that is given must run."""
+    while not (found := condition()):
+        assert running is None or running.poll() is None, "the process has ended"
+        time.sleep(every)
+    return found
 
 
 def processes_in(folder: Path) -> list[int]:

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import quote
 
 BUCKET = "bucket"
@@ -176,7 +177,7 @@ class Bucket:
 
     def __init__(self, port: int):
         """Take the proxy's port."""
-        self.url = f"http://127.0.0.1:{port}"
+        self.url, self.waited = f"http://127.0.0.1:{port}", []
 
     def faults(self, **settings: object) -> Counter:
         """Change what goes wrong (see `Faults`); return what has been done so far."""
@@ -204,8 +205,31 @@ class Bucket:
 
 
 @contextlib.contextmanager
+def in_place_of_google(folder: Path) -> Iterator[Bucket]:
+    """Serve a bucket where this process, and those that it starts, look for Google's; `folder` takes its port.
+
+    In this process no time passes between attempts; the seconds are in `waited`.
+    """
+    import gcsfs.retry
+    import pytest
+    from tpulm.core import bucket
+
+    with served(folder) as found, pytest.MonkeyPatch.context() as patch:
+
+        async def sleep(seconds: float) -> None:
+            found.waited.append(seconds)
+
+        patch.setattr(gcsfs.retry, "asyncio", SimpleNamespace(sleep=sleep))
+        patch.setenv("STORAGE_EMULATOR_HOST", found.url)
+        patch.setenv("SNAKEMAKE_STORAGE_GCS_PROJECT", "project")
+        bucket.file_system.cache_clear()
+        yield found
+    bucket.file_system.cache_clear()
+
+
+@contextlib.contextmanager
 def served(folder: Path) -> Iterator[Bucket]:
-    """Serve a bucket in a process of its own; `folder` takes its port."""
+    """Serve a bucket in a process of its own."""
     port_file = folder / "port"
     process = subprocess.Popen([sys.executable, __file__, str(port_file)], stdin=subprocess.PIPE)
     try:

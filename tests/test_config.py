@@ -52,7 +52,6 @@ WRONG = [
     ({"cpu_threads": 0}, "cpu_threads is 0", "1 or more, at most 256"),
     ({"cpu_threads": "2"}, 'cpu_threads is "2"', "whole number"),
     ({"cpu_threads": True}, "cpu_threads is true"),
-    ({"tfrecords.sequence_length": 1.5}, "tfrecords.sequence_length is 1.5", "8 or more, at most 65536"),
     ({"corpus.held_out.test": 0.7}, "corpus.held_out.test is 0.7", "less than 0.5"),
     ({f"{TINY}.learning_rate": 0}, f"{TINY}.learning_rate is 0", "more than 0, at most 10"),
     ({f"{TINY}.backend": "torch"}, f'{TINY}.backend is "torch"', "tensorflow, jax"),
@@ -64,10 +63,7 @@ WRONG = [
     ({f"{SMALL}.model.head_dim": 15}, f"{SMALL}.model.head_dim is 15", "2 or more, at most 4096, a multiple of 2"),
     ({"plan.topologies": ["v5e-8", "v5e-8"]}, "plan.topologies is a list of 2", "duplicates"),
     ({"plan.topologies": ["v9-8"]}, 'plan.topologies: "v9-8"', "v5e"),
-    *(
-        ({f"{key}.resources.accelerator": name}, f'{key}.resources.accelerator: "{name}"', f"allowed for {name[:3]}: ")
-        for key, name in ((TINY, "v5e-7"), (SMALL, "v6e-512"), (PYTHON, "v5p-25"))
-    ),
+    ({f"{TINY}.resources.accelerator": "v5e-7"}, f'{TINY}.resources.accelerator: "v5e-7"', "allowed for v5e: "),
     ({f"{PYTHON}.resources.accelerator": "v9-8"}, f'{PYTHON}.resources.accelerator is "v9-8"', "v5e-8", "h100:4"),
     (
         TENSORFLOW | {f"{TINY}.resources.accelerator": "tpu7x-8"},
@@ -155,7 +151,7 @@ WRONG = [
     ),
     *(
         ({f"{SMALL}.profile": {"steps": traced}}, f"{SMALL}.profile.steps is {traced}", "800", "400")
-        for traced in ([20, 10], [390, 410], [790, 810])
+        for traced in ([20, 10], [390, 410])
     ),
     (
         {f"{SMALL}.profile": {"steps": [391, 399]}, f"{SMALL}.steps_per_execution": 10},
@@ -188,9 +184,7 @@ WRONG = [
             ("bert", "hidden_size", 8, 'architecture is "bert"', "roberta, modernbert"),
             ("roberta", "hidden_act", "relu", 'hidden_act is "relu"', "gelu"),
             ("roberta", "attention_probs_dropout_prob", 0.2, "attention_probs_dropout_prob is 0.2", "0.1 or 0"),
-            ("roberta", "num_hidden_layers", 0, "num_hidden_layers is 0", "1 or more"),
             ("modernbert", "attention_dropout", 0.1, "attention_dropout is 0.1", "0.0"),
-            ("modernbert", "local_rope_theta", 0, "local_rope_theta is 0", "more than 0"),
             ("modernbert", "num_attention_heads", 256, "hidden_size is 768", "twice num_attention_heads, 512"),
         )
     ),
@@ -219,7 +213,6 @@ WRONG = [
     ({f"{SMALL}.preset": "gemma_7b_en"}, f'{SMALL} has preset and "model"'),
     ({SMALL: {"preset": "hf://some/model"}}, f"{SMALL}.revision is missing", HUB),
     ({SMALL: COMMIT | {"preset": "gemma_7b_en"}}, f"{SMALL}.revision is given", "hf://"),
-    ({f"{SMALL}.adapter": "models/mine"}, f"{SMALL}.adapter was removed in version 0.3.0: merge it", "as preset"),
     ({SMALL: {"preset": 5}}, f"{SMALL}.preset is 5", "hf://", "kaggle://"),
     ({SMALL: {"preset": "kaggle://keras/gemma/keras/gemma_7b_en"}}, f'{SMALL}.preset is "kaggle://', ".../1"),
     ({SMALL: {"preset": "gemma_2b_enn"}}, f'{SMALL}.preset is "gemma_2b_enn"', '; did you mean "gemma_2b_en"?'),
@@ -322,8 +315,6 @@ WRONG = [
         f"{SMALL}.published.differs", SMALL,
     ),
     ({f"{SMALL}.published": {"train_loss": 1}}, f"{SMALL}.published", "source"),
-    # values of other types, and beyond their limits
-    ({"tokenizer": ["unigram"]}, "tokenizer is a list of 1"),
     ({"tfrecords.shards": 4}, "tfrecords.shards is 4", "mapping"),
     # archives and publishing
     ({"publish": {"private": True}}, "publish needs hub ", "gcs"),

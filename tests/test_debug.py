@@ -9,10 +9,10 @@ from tpulm.core.files import fingerprints
 SHARD = "results/tfrecords/train/00000-of-00004.tfrecord"
 
 
-def debug(workflow: Workflow, *arguments: str, code: int = 0) -> str:
+def debug(workflow: Workflow, *arguments: str) -> str:
     command = [sys.executable, str(workflow / "tools/debug.py"), *arguments]
     done = subprocess.run(command, cwd=workflow.folder, capture_output=True, text=True, input="p 6 * 7\nquit\n")
-    assert done.returncode == code, done.stderr
+    assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
 
@@ -26,6 +26,3 @@ def test_a_script_runs_by_hand_and_leaves_results_alone(trained, tmp_path):
     first = "    recipe, inputs"
     script.write_text(script.read_text().replace(first, f"    raise ValueError('here')\n{first}"))
     assert "(Pdb) 42" in debug(workflow, SHARD, "--pdb")
-    (workflow / "results/tokenizer/tokenizer.json").unlink()
-    said = debug(workflow, SHARD, code=1)
-    assert said.startswith("error: results/tokenizer/tokenizer.json") and said.count("\n") == 1

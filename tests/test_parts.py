@@ -48,19 +48,14 @@ def test_any_partition_gives_the_same_corpus(fresh):
     fresh.steady, sources = False, fresh / "scripts/tpulm/corpus/sources.py"
     small = sources.read_text().replace("PART_BYTES = 32 << 20", "PART_BYTES = 16000")
     sources.write_text(small.replace("WHOLE_PARTS = 64", "WHOLE_PARTS = 3"))
-    records = {"sequence_length": 8, "shards": {"train": 3, "validation": 2}}
-    write_yaml(fresh / "config.yaml", {"corpus": CORPUS, "tokenizer": {"vocab_size": 300}, "tfrecords": records})
-    fresh("corpus", "results/tfrecords/manifest.json", "--cores", "2")
-    fresh("verify", "--cores", "1")
+    fresh("corpus", "--cores", "2")
     divided = json.loads((folder / "corpus.json").read_text())
-    manifest = json.loads((fresh / "results/tfrecords/manifest.json").read_text())
     for split, expected in rows.items():
         files = sorted((folder / split).glob("*.parquet"))
         found = [row for file in files for row in pq.read_table(file).to_pylist()]
         if split == "train":  # what is taken twice comes a second time at the end of each part
             found, expected = (sorted(some, key=lambda row: row["text"]) for some in (found, expected))
         assert len(files) == 5 and found == expected
-        assert manifest["splits"][split]["documents"] == len(found)
         for corpus in (divided, whole):
             assert corpus["splits"][split].pop("fingerprint")
     assert divided == whole

@@ -8,20 +8,19 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict
-from importlib.metadata import version
 
 import loopback_bucket
 import loopback_hub
 import pytest
 import yaml
-from conftest import ROOT, copied, write_yaml
+from conftest import ROOT, write_yaml
 from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardData, constants
 from loopback_hub import TOKEN
 from tpulm.config.evaluations import Evaluations
 from tpulm.config.outline import Outline
 from tpulm.config.publications import card_inputs, card_recipe, history_entry, publications_of
 from tpulm.config.reading import complete, read_yaml
-from tpulm.core import bucket, job_record, ledger
+from tpulm.core import job_record, ledger
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.release import publishing
@@ -165,12 +164,8 @@ def test_of_many_files_those_that_name_the_others_come_last(server, artifact, mo
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory):
-    """The bucket, where this process looks for Google's."""
-    with loopback_bucket.served(tmp_path_factory.mktemp("bucket")) as found, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STORAGE_EMULATOR_HOST", found.url)
-        bucket.file_system.cache_clear()
+    with loopback_bucket.in_place_of_google(tmp_path_factory.mktemp("bucket")) as found:
         yield found
-    bucket.file_system.cache_clear()
 
 
 def test_a_folder_of_a_bucket(storage, artifact):
@@ -202,7 +197,6 @@ def with_publish(workflow, **section):
     """Write a config that publishes; return the arguments that name it."""
     config = read_yaml(workflow / "config.yaml") | {"publish": section}
     write_yaml(workflow / "publish.yaml", config)
-    workflow.steady = True
     return ["--configfile", "publish.yaml"]
 
 
@@ -212,8 +206,8 @@ def listed(workflow, *arguments):
     return re.findall(r"^would run  (publish_\w+|train_\w+|write_c\w+|export_\w+)\b", printed, re.M)
 
 
-def test_publish_is_its_own_target_and_its_receipts_are_no_input_of_training(trained, server, tmp_path, monkeypatch):
-    workflow = copied(trained, tmp_path)
+def test_publish_is_its_own_target_and_its_receipts_are_no_input_of_training(built, server, monkeypatch):
+    workflow = built
     shutil.rmtree(workflow / "results/mlm/tiny/checkpoints/00000020")
     asked = with_publish(workflow, hub="me/models", sync="every 1")
     receipt = "results/publish/hub/checkpoints/mlm/tiny/{:08d}.json"
@@ -231,8 +225,8 @@ def test_publish_is_its_own_target_and_its_receipts_are_no_input_of_training(tra
     assert not (workflow / "results/tokenizer/README.md").exists() and not server.repositories
 
 
-def test_what_was_changed_by_hand_is_not_published(trained, server, tmp_path):
-    workflow = copied(trained, tmp_path)
+def test_what_was_changed_by_hand_is_not_published(built, server):
+    workflow = built
     asked = with_publish(workflow, hub="me/models", artifacts=["tokenizer"])
     with open(workflow / "results/tokenizer/tokenizer.json", "a") as file:
         file.write(" ")
@@ -242,27 +236,26 @@ def test_what_was_changed_by_hand_is_not_published(trained, server, tmp_path):
     assert re.search(r"error: results/tokenizer/tokenizer\.json .* train_tokenizer ", done.stdout)
 
 
-def test_a_model_and_its_checkpoints_go_to_hub_and_bucket(trained, server, storage, tmp_path, monkeypatch):
-    workflow = copied(trained, tmp_path)
+def test_a_checkpoint_and_then_the_model_go_to_hub_and_bucket(built, server, storage, monkeypatch):
+    workflow = built
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
     place = f"gs://{loopback_bucket.BUCKET}/whole"
-    asked = with_publish(workflow, hub="me/models", gcs=place, artifacts=["mlm"], sync="every 1", license="mit")
-    printed = workflow("results/publish/hub/checkpoints/mlm/tiny/00000010.json", *asked).stdout
+    section = {"hub": "me/models", "gcs": place, "artifacts": ["mlm"], "license": "mit"}
+    asked = with_publish(workflow, **section, sync="every 1")
+    receipts = [f"results/publish/{to}/checkpoints/mlm/tiny/00000010.json" for to in ("hub", "gcs")]
+    printed = workflow(*receipts, *asked).stdout
     found, model = server.repositories[KEY], workflow / "results/mlm/tiny/model"
     newest = of_ours(found.files())  # while the run goes on
     file, last = "model.safetensors", held(model)
     assert newest.keys() == last.keys() | {CARD} and newest[file] != last[file]
     told = ModelCard(newest[CARD].decode()).text
     assert "after step 10 of a training of 20" in told and 'subfolder="checkpoints/00000010"' in told
-    printed += workflow("publish", *asked).stdout
+    printed += workflow("publish", *with_publish(workflow, **section)).stdout
     assert of_ours(found.files()) == held(model) and found.private
-    folder, own = workflow / "results/mlm/tiny/checkpoints", {}
-    # Each opens as the model that it was, the last as the one that is exported: the last checkpoint is the best.
-    assert read_json(folder / "00000020/state.json")["best"]["step"] == 20
-    for step, opened in (("00000010", newest), ("00000020", held(model))):
-        files = held(folder / step) | {path: opened[path] for path in opened.keys() - {CARD}}
-        files[CARD] = (workflow / f"results/publish/cards/mlm/tiny/{step}/{CARD}").read_bytes()
-        own |= {f"checkpoints/{step}/{path}": content for path, content in files.items()}
+    # The checkpoint opens as the model that it was.
+    opened = newest | {CARD: (workflow / f"results/publish/cards/mlm/tiny/00000010/{CARD}").read_bytes()}
+    files = held(workflow / "results/mlm/tiny/checkpoints/00000010") | opened
+    own = {f"checkpoints/00000010/{path}": content for path, content in files.items()}
     assert {path: content for path, content in found.files("checkpoints").items() if "/" in path} == own
     objects = {name.removeprefix("whole/mlm-tiny/"): content for name, content in storage.objects("whole/").items()}
     assert objects == held(model) | own
@@ -271,10 +264,6 @@ def test_a_model_and_its_checkpoints_go_to_hub_and_bucket(trained, server, stora
     for path in [*(workflow / "results/publish").rglob("*"), *(workflow / "logs/publish").rglob("*")]:
         assert path.is_dir() or TOKEN.encode() not in path.read_bytes()
     assert TOKEN not in printed
-    card = ModelCard.load(workflow / "results/mlm/tiny/model/README.md")
-    assert card.data.license == "mit" and {result.metric_type for result in card.data.eval_results} == {
-        "loss", "accuracy",
-    }  # fmt: skip
 
 
 def artifacts_of(workflow, **section):
@@ -314,15 +303,9 @@ def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
         assert f"| train | {known['corpus']['splits']['train']['documents']:,} |" in body
         if publication.run:
             assert f"step {known['state']['best']['step']}, the best" in body
-            assert re.search(r"\d x cpu", body, re.I)
             for state in known["states"]:
                 evaluation = state["evaluation"]
                 assert f"| {state['step']} | " in body and f" | {evaluation['loss']:.4g} | " in body
-            judged = json.loads((trained / "results/verdicts.json").read_text())
-            (verdict,) = (row["sentence"] for row in judged if row["label"] == publication.run.path)
-            assert verdict.startswith(re.search(r"^## Figures\n\n(.*)$", body, re.M)[1])  # then, what to do next
-            library = "transformers" if name == "mlm/tiny" else "keras"
-            assert f"\n- {library} {version(library)}\n" in body
             test = held_out(known["metrics"])["test"]
             results = {
                 (found["dataset"]["split"], metric["type"]): metric["value"]
@@ -334,15 +317,9 @@ def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
 
 def test_a_card_without_a_hub_names_the_folder(trained):
     publications, evaluations = artifacts_of(trained)
-    outline = evaluations.outline
-    sources = {name: card_recipe(publication, outline)["source"] for name, publication in publications.items()}
-    assert sources["mlm/tiny"] == "results/mlm/tiny/model" and sources["base/small"] == "results/base/small/preset"
     tokenizer = publications["tokenizer"]
     text = cards.card(card_recipe(tokenizer, evaluations.outline), facts(trained, tokenizer, evaluations))
     assert 'from_pretrained("results/tokenizer")' in text and "license" not in text
-    adapter = card_recipe(publications["finetune/python"], evaluations.outline)
-    used = cards.adapter_use(adapter)
-    assert '"results/finetune/python/adapter.lora.json"' in used and '"results/base/small/preset"' in used
 
 
 @pytest.mark.unit
@@ -396,8 +373,8 @@ print(next(iter(examples))["input_ids"].shape)
 
 
 @pytest.mark.long
-def test_everything_is_published_and_used_as_its_card_says(trained, server, storage, openers, tmp_path, monkeypatch):
-    workflow = copied(trained, tmp_path)
+def test_everything_is_published_and_used_as_its_card_says(built, server, storage, openers, tmp_path, monkeypatch):
+    workflow = built
     place = f"gs://{loopback_bucket.BUCKET}/all"
     asked = with_publish(workflow, hub="me/models", gcs=place, license="mit", sync="every 1")
     server.break_off("PUT", "/large/", "half")
@@ -435,8 +412,7 @@ def test_everything_is_published_and_used_as_its_card_says(trained, server, stor
 
 
 @pytest.mark.long
-def test_results_in_a_bucket_are_published_from_there(fresh, server, storage, monkeypatch):
-    monkeypatch.setenv("SNAKEMAKE_STORAGE_GCS_PROJECT", "project")
+def test_results_in_a_bucket_are_published_from_there(fresh, server, storage):
     text = {"source": "python-docs", "max_documents": 200, "held_out": {"validation": 0.004, "test": 0.004}}
     section = {"hub": "me/models", "artifacts": ["tokenizer"]}
     write_yaml(fresh / "config.yaml", {"corpus": text, "tokenizer": {"vocab_size": 300}, "publish": section})

@@ -9,12 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from conftest import configured, copied
-from kills import checkpoints, fingerprints, half_written, kill_in_rules, start
+from kills import checkpoints, fingerprints, half_written, kill_in_rules, start, wait_for
 from safetensors.numpy import load_file
 
 BASE = "results/base/small"
@@ -29,9 +28,7 @@ def test_a_killed_segment_is_made_again_with_the_same_bytes(trained, built):
     before = checkpoints(workflow)
     with open(workflow / "snakemake.out", "w") as out:
         process = workflow.start(f"{segment}/state.json", "--cores", "2", output=out.fileno())
-    while not (log.exists() and "steps 11 to 20" in log.read_text()):
-        assert process.poll() is None, (workflow / "snakemake.out").read_text()[-3000:]
-        time.sleep(0.01)
+    wait_for(lambda: log.exists() and "steps 11 to 20" in log.read_text(), process, every=0.01)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (workflow / f"{segment}/state.json").exists()

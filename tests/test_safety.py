@@ -8,13 +8,11 @@ import pickle
 import re
 import subprocess
 import sys
-import threading
 import zipfile
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import warm
-from conftest import CANARIES, ROOT, outside, write_tokenizer_to
+from conftest import CANARIES, ROOT, write_tokenizer_to
 from tpulm.config import checks
 from tpulm.core import foreign_folders
 from tpulm.core.arrays import load_arrays
@@ -50,51 +48,6 @@ def test_secrets_are_nowhere_in_a_run_with_its_report(trained, tmp_path):
     assert leaks(trained.folder) == []
     (tmp_path / "a.gz").write_bytes(gzip.compress(SECRETS[0].encode()))
     assert leaks(tmp_path) == ["a.gz"]  # the search finds what there is
-
-
-class Echo(BaseHTTPRequestHandler):
-    """A hub that gives back what it was sent, as broken ones do."""
-
-    def do_GET(self):
-        body = f"you sent {dict(self.headers)}".encode()
-        self.send_response(500)
-        self.send_header("X-Error-Message", f"bad token {self.headers.get('Authorization')}")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_HEAD = do_GET
-
-    def log_message(self, *arguments):
-        pass
-
-
-# A script as its rule runs it, without Snakemake.
-BY_HAND = """
-import runpy, sys
-from types import SimpleNamespace as Of
-sys.path.insert(0, "scripts")
-runpy.run_path(sys.argv[1], {"snakemake": eval(sys.argv[2])})
-"""
-
-
-def test_a_hub_that_echoes_the_token(tmp_path, secrets, monkeypatch):
-    server = HTTPServer(("127.0.0.1", 0), Echo)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    (tmp_path / "scripts").symlink_to(ROOT / "scripts")
-    recipe = {"source": "hub", "key": "corpus", "dataset": "some/set", "revision": "a" * 40, "column": "text"}
-    recipe |= {"splits": {"train": "train"}}
-    given = f"""Of(
-        params=Of(recipe={recipe}), input=Of(files=[], chat_template=[]), output=Of(part="part", record="record"),
-        wildcards=Of(collection="corpus"), log=["job.log"],
-    )"""
-    hub = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "hub")}
-    command = [sys.executable, "-c", BY_HAND, "scripts/corpus/read_part.py", given]
-    done = subprocess.run(command, cwd=tmp_path, env=outside() | secrets | hub, capture_output=True, text=True)
-    server.shutdown()
-    assert done.returncode == 1 and "error: corpus.dataset is some/set" in done.stderr, done.stderr[-2000:]
-    assert not [text for text in SECRETS if text in done.stdout + done.stderr]
-    assert (tmp_path / "job.log").is_file() and leaks(tmp_path) == []
 
 
 FAILING = """
@@ -279,6 +232,15 @@ def test_links_leave_no_folder(tmp_path):
     blob = write_files(tmp_path / "hub/models--a--b/blobs", abc="{}") / "abc"
     (snapshot / "model.safetensors").symlink_to(f"../../blobs/{blob.name}")
     check_folder(snapshot, "x is a snapshot")
+
+
+# A script as its rule runs it, without Snakemake.
+BY_HAND = """
+import runpy, sys
+from types import SimpleNamespace as Of
+sys.path.insert(0, "scripts")
+runpy.run_path(sys.argv[1], {"snakemake": eval(sys.argv[2])})
+"""
 
 
 def test_a_preset_with_a_pickle_and_one_that_no_library_knows_are_not_fetched(tmp_path, planted):

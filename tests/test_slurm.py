@@ -2,25 +2,23 @@
 
 import contextlib
 import glob
-import json
 import os
-import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT, configured, copied, existing, outside
-from kills import fingerprints
+from kills import fingerprints, wait_for
 from one_node_slurm import NEEDED, PATH, Slurm
+from snakemake_executor_plugin_slurm import ExecutorSettings
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
 from tpulm.config.outline import Outline
 from tpulm.config.reading import SCHEMA, read_config, read_yaml
+from tpulm.core.errors import UserError
+from tpulm.workflow.checks import preflight
 from tpulm.workflow.resources import resources_of
 
 MISSING = [name for name in NEEDED if not shutil.which(name, path=PATH)]
@@ -58,14 +56,6 @@ def finish(process, workflow, code=0):
     printed = (workflow / "terminal.txt").read_text(errors="replace")
     assert ended == code, printed[-6000:]
     return printed
-
-
-def wait(condition, process, every=0.5):
-    """Wait until something is there, looked for `every` so many seconds, and return it, while snakemake runs."""
-    while not (found := condition()):
-        assert process.poll() is None, "snakemake has ended"
-        time.sleep(every)
-    return found
 
 
 def jobs_of(slurm, comment, *states):
@@ -158,7 +148,7 @@ def paused(log):
 TRIED = """
 rule all:
     localrule: True
-    input: "late", "cancelled", "preempted"
+    input: "late", "preempted"
 
 rule one:
     output: "{name}"
@@ -171,7 +161,7 @@ rule one:
 
 @pytest.mark.long
 def test_jobs_that_are_ended_come_back(slurm, tmp_path):
-    """What ran out of time and what was cancelled is tried with twice as much; what was preempted comes by itself."""
+    """What ran out of time is tried with twice as much; what was preempted comes by itself."""
     workflow, before = existing(tmp_path), slurm.jobs()
     (workflow / "Snakefile").write_text(TRIED)
     (workflow / "profiles").symlink_to(ROOT / "profiles")
@@ -183,70 +173,64 @@ def test_jobs_that_are_ended_come_back(slurm, tmp_path):
         ]
 
     with running(slurm, workflow) as process:
-        wait(lambda: len([*workflow.folder.glob("tried-*")]) == 3, process)
-        (victim,) = jobs_of(slurm, "wildcards_cancelled", "RUNNING")
-        slurm("scancel", victim["JobId"])
+        wait_for(lambda: len([*workflow.folder.glob("tried-*")]) == 2, process)
         urgent = ["--partition=urgent", "--nodes=2", "--gres=tpu:v5e:8", "--output=/dev/null", "--wrap=sleep 1"]
         slurm("sbatch", "--job-name=urgent", *urgent)
         finish(process, workflow)
     assert tries("late") == [("TIMEOUT", "00:01:00", "0"), ("COMPLETED", "00:02:00", "0")]
-    assert tries("cancelled") == [("CANCELLED", "00:30:00", "0"), ("COMPLETED", "01:00:00", "0")]
     assert tries("preempted") == [("COMPLETED", "00:30:00", "1")]
 
 
-def test_what_slurm_does_not_have_is_said_before_anything_runs(slurm, fresh):
-    configured(fresh, {"finetune.runs.python.resources": {"accelerator": "v5e-64"}}, "config.yaml")
-    before, fresh.steady = slurm.jobs(), True
-    with running(slurm, fresh, "finetune") as process:
-        printed = finish(process, fresh, 1)
-    (said,) = [line for line in printed.splitlines() if line.startswith("error: ")]
-    assert said.startswith("error: finetune.runs.python requests accelerator: v5e-64, ")
-    assert printed.rstrip().endswith(said) and "Traceback" not in printed
-    new = jobs_since(slurm, before)
-    assert {(job["JobName"], job["JobState"]) for job in new} <= {("preflight", "FAILED"), ("preflight", "CANCELLED")}
-    assert not (fresh / "results/corpus").exists()
+@pytest.fixture
+def ask(slurm, monkeypatch):
+    """A function that asks, as Snakemake does before the first job, whether jobs with these resources could run."""
+    command = read_yaml(ROOT / "profiles/slurm/config.yaml")["default-resources"]["preflight"].strip("'")
+    for name, value in slurm.environment.items():
+        monkeypatch.setenv(name, value)
+
+    def asked(*resources):
+        job = {"rule": "x", "where": "rule x", "threads": 1}
+        jobs = [job | {"resources": {"mem_mb": 1000, "preflight": command} | own} for own in resources]
+        preflight(jobs, ExecutorSettings(), str(ROOT))
+
+    return asked
 
 
-def ask(slurm, *resources, **environment):
-    """Run the profile's preflight for jobs that ask for these resources; return what it said."""
-    jobs = [
-        {"rule": "x", "where": "rule x", "threads": 1, "resources": {"mem_mb": 1000} | asked} for asked in resources
-    ]
-    settings = dict.fromkeys(("requeue", "no_requeue", "qos", "reservation", "partition_config"))
-    return subprocess.run(
-        [sys.executable, ROOT / "profiles/slurm/preflight.py"], input=json.dumps({"executor": settings, "jobs": jobs}),
-        env=os.environ | slurm.environment | environment, capture_output=True, text=True,
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        ({"accelerator": "h100:4"}, "accelerator: h100:4, .*generic resource"),
+        ({"accelerator": "v5e-32", "hosts": 4}, "accelerator: v5e-32, hosts: 4, .*it would wait forever"),
+    ],
+)
+def test_what_slurm_does_not_have_is_refused(ask, resources, said):
+    with pytest.raises(UserError, match=f"^rule x requests {said}"):
+        ask(requested(resources))
 
 
-def test_what_slurm_does_not_have(slurm, tmp_path):
-    for changes, wanted, why in (
-        ({"accelerator": "h100:4"}, "accelerator: h100:4, ", "generic resource"),
-        ({"accelerator": "v5e-32", "hosts": 4}, "accelerator: v5e-32, hosts: 4, ", "it would wait forever"),
-        ({"mem_gb": 90_000}, "mem_gb: 90000, ", "Requested node configuration is not available"),
-    ):
-        done = ask(slurm, requested(changes))
-        assert (
-            done.returncode == 1 and done.stderr.startswith(f"error: rule x requests {wanted}") and why in done.stderr
-        )
-    short = {"slurm_partition": "short", "runtime": 31}
-    long_enough = ask(slurm, short | {"runtime": 30}, {"runtime": 31})
-    assert long_enough.returncode == 0 and long_enough.stderr.startswith("note: the partition short ")
-    assert re.search(r"error: rule x .* runtime: 31, .* 30 minutes", ask(slurm, short).stderr)
-    (tmp_path / "which").symlink_to(shutil.which("which"))  # all that Slurm's executor must find
-    missing = ask(slurm, {}, PATH=str(tmp_path)).stderr
-    assert missing.startswith("error: ") and "sbatch is not on PATH" in missing and missing.count("\n") == 1
+def test_what_a_partition_does_not_allow_is_refused(ask, capfd):
+    ask({"slurm_partition": "short", "runtime": 30}, {"runtime": 31})
+    assert capfd.readouterr().err.startswith("note: the partition short ")
+    with pytest.raises(UserError, match="^rule x .* runtime: 31, .* 30 minutes"):
+        ask({"slurm_partition": "short", "runtime": 31})
 
 
-def test_what_only_has_to_wait_is_not_refused(slurm):
+def test_a_machine_without_slurm_is_refused(ask, tmp_path, monkeypatch):
+    for program in ("sh", "which"):  # all that Slurm's executor must find
+        (tmp_path / program).symlink_to(shutil.which(program))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="^sbatch is not on PATH"):
+        ask({})
+
+
+def test_what_only_has_to_wait_is_not_refused(slurm, ask):
     """Slurm's own test refuses it."""
     before = slurm.jobs()
     slurm("scontrol", "update", "nodename=n0,n1", "state=drain", "reason=maintenance")
     try:
-        done = ask(slurm, {"gres": "tpu:v5e:8"})
+        ask({"gres": "tpu:v5e:8"})
     finally:
         slurm("scontrol", "update", "nodename=n0,n1", "state=resume")
-    assert (done.returncode, done.stderr) == (0, "")
     (new,) = jobs_since(slurm, before)
     assert (new["JobName"], new["JobState"]) == ("preflight", "CANCELLED")
 
@@ -287,13 +271,13 @@ def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, trained, tmp_p
     training = "rule_train_finetune_wildcards_wide"
     slurm("sbatch", "--nodes=2", "--gres=tpu:v5e:8", "--job-name=blocker", "--output=/dev/null", "--wrap=sleep 10000")
     with running(slurm, workflow, target) as process:
-        (queued,) = wait(lambda: jobs_of(slurm, training, "PENDING"), process)
+        (queued,) = wait_for(lambda: jobs_of(slurm, training, "PENDING"), process)
         process.kill()
     with contextlib.ExitStack() as running_still:
         with running(slurm, workflow, target) as process:
-            wait(lambda: len(jobs_of(slurm, training, "PENDING")) == 2, process)
+            wait_for(lambda: len(jobs_of(slurm, training, "PENDING")) == 2, process)
             slurm("scancel", "--jobname=blocker")
-            wait(lambda: log.is_file() and "steps 1 to 100" in log.read_text(), process, every=0.005)
+            wait_for(lambda: log.is_file() and "steps 1 to 100" in log.read_text(), process, every=0.005)
             running_still.enter_context(paused(log))
             (first,) = jobs_of(slurm, training, "RUNNING")
             process.kill()
@@ -305,8 +289,7 @@ def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, trained, tmp_p
             printed = finish(process, workflow, 1)
         assert "error: jobs of a snakemake that was killed are still running" in printed
         running_still.close()
-        while jobs_of(slurm, training, "RUNNING", "COMPLETING"):
-            time.sleep(0.5)
+        wait_for(lambda: not jobs_of(slurm, training, "RUNNING", "COMPLETING"))
         with running(slurm, workflow, target) as process:
             finish(process, workflow)
     ended = {job["JobId"]: job["JobState"] for job in jobs_of(slurm, training)}

@@ -4,12 +4,10 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import forked
@@ -17,7 +15,7 @@ import pytest
 from conftest import ROOT, Workflow, configured, copied, existing
 from gcloud_simulator import Cloud, parsed, processes
 from gcloud_simulator import hosts as hosts_there
-from kills import fingerprints, processes_in
+from kills import fingerprints, processes_in, wait_for
 from tpu_vm import gcloud, jobs, settings, slices, state
 from tpulm.config.reading import read_yaml
 from tpulm.core.accelerators import ANY_DEVICES, slice_hosts
@@ -48,12 +46,6 @@ PROPERTIES = {
     "rule": "train_finetune", "jobid": 7, "threads": 2, "log": ["logs/finetune/x_1/00000005.log"],
     "resources": RESOURCES,
 }  # fmt: skip
-
-
-def until(condition):
-    """Wait until something holds, however slow this machine is; a test that waits in vain ends by its own limit."""
-    while not condition():
-        time.sleep(0.1)
 
 
 def command(process: int) -> str:
@@ -160,7 +152,7 @@ class Project:
         """End the supervisor."""
         for process in self.supervisors():
             os.kill(process, signal.SIGTERM)
-        until(lambda: not self.supervisors())
+        wait_for(lambda: not self.supervisors())
 
     def tpu_name(self) -> str:
         """Return a name as a resource of this folder has it."""
@@ -207,17 +199,6 @@ def test_one_resource_serves_a_run_and_is_deleted(project):
     assert all("FORCE_TF_AVAILABLE=1" in call[-1] and "setup.sh" not in call[-1] for call in work)
     # The terminal has what the jobs say of their progress, and not what Snakemake says of them on the workers.
     assert said.count("[train] begins") == 2 and said.count("\nrule train:") == 2
-
-
-@pytest.mark.long
-def test_an_experiment_runs_in_its_folder(project):
-    folder = project.folder / "experiments/one"
-    shutil.copytree(project.folder / "results", folder / "results")
-    shutil.copy(project.folder / "train.sh", folder)
-    project.run("-d", "experiments/one")
-    before, first, second = (folder / "results/a/2").read_text().split()
-    assert before == "before" and first == second and first.endswith("/0") and project.cloud.names() == []
-    assert not (project.folder / ".snakemake/tpu-vm").exists()
 
 
 @pytest.mark.long
@@ -284,7 +265,7 @@ def test_what_a_killed_supervisor_leaves_is_deleted_at_the_next_start(project):
     assert "a snakemake is using the TPUs of this folder" in project.tpu("clean").stderr
     for process in (running.pid, *project.supervisors()):
         os.kill(process, signal.SIGKILL)
-    until(lambda: not processes(name))  # the job ends with its connection
+    wait_for(lambda: not processes(name))  # the job ends with its connection
     job = next(path.name for path in (project.folder / ".snakemake/tpu-vm/jobs").glob("train-1-*"))
     for name_of_job in (job, "another"):
         asked = project.tpu("status", name_of_job)
@@ -317,7 +298,7 @@ def test_what_cannot_be_deleted_is_named_and_stops_nothing(project):
     times = 3 * gcloud.ATTEMPTS  # of a deletion
     project.cloud.fault("delete", error="PERMISSION_DENIED: no", times=2 * times)
     job = project.submit("true", TPU_POLL_SECONDS="0.03")
-    until(lambda: project.status(job) == "success")
+    wait_for(lambda: project.status(job) == "success")
     (name,) = project.cloud.names()
     project.stop()
     last = project.log().splitlines()[-1]
@@ -339,22 +320,22 @@ def test_a_call_that_is_broken_off_ends_with_its_children(tmp_path, monkeypatch,
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     stop = threading.Event()
     if stopped:
-        threading.Thread(target=lambda: (until((tmp_path / "child").exists), stop.set())).start()
+        threading.Thread(target=lambda: (wait_for((tmp_path / "child").exists), stop.set())).start()
         with pytest.raises(gcloud.Stopped):
             gcloud.call([], stop, 100_000)
     else:
         assert gcloud.call([], stop, 3)[:2] == (1, "")
     child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
-    until(lambda: not child.exists() or child.read_text().split()[2] == "Z")
+    wait_for(lambda: not child.exists() or child.read_text().split()[2] == "Z")
 
 
 @pytest.mark.long
 def test_a_slice_that_idles_is_given_back(project):
     first = project.submit("true", TPU_IDLE_MINUTES="0.02")
-    until(lambda: project.status(first) == "success")
-    until(lambda: project.cloud.calls("delete"))
+    wait_for(lambda: project.status(first) == "success")
+    wait_for(lambda: project.cloud.calls("delete"))
     second = project.submit("true", TPU_IDLE_MINUTES="0.02")
-    until(lambda: project.status(second) == "success")
+    wait_for(lambda: project.status(second) == "success")
     project.stop()
     assert len(project.cloud.calls("create")) == 2 and project.cloud.names() == []
 
@@ -362,12 +343,12 @@ def test_a_slice_that_idles_is_given_back(project):
 @pytest.mark.long
 def test_a_job_ends_when_its_time_is_up_and_when_it_is_cancelled(project):
     late, next_one = project.submit("sleep 600", runtime=0.03), project.submit("sleep 600")
-    until(lambda: project.status(late) == "failed")
+    wait_for(lambda: project.status(late) == "failed")
     assert "resources.runtime of finetune.runs.x_1, 0.03" in project.log()
     (name,) = project.cloud.names()
-    until(lambda: next_one in project.jobs_at_work(name))
+    wait_for(lambda: next_one in project.jobs_at_work(name))
     assert subprocess.run([project.folder / "profiles/tpu-vm/cancel", next_one], cwd=project.folder).returncode == 0
-    until(lambda: project.status(next_one) == "failed")
+    wait_for(lambda: project.status(next_one) == "failed")
     assert late not in project.jobs_at_work(name) and next_one not in project.jobs_at_work(name)
     project.stop()
     assert project.cloud.names() == [] and len(project.cloud.calls("create")) == 1
@@ -411,37 +392,17 @@ def job_in(folder: Path, **resources) -> jobs.Job:
     return jobs.Job(folder)
 
 
-def slice_of(monkeypatch, **answers) -> slices.Slice:
-    """Return a slice that gcloud, which gives these answers, is asked for; it is told to stop when it waits."""
-
-    def answer(value):
-        if isinstance(value, OSError):
-            raise value
-        return value
-
-    for name, value in {"TPU_PROJECT": "p", "TPU_ZONE": "z"}.items():
-        monkeypatch.setenv(name, value)
-    for name, value in answers.items():
-        monkeypatch.setattr(gcloud, name, lambda *_, value=value: answer(value))
-    monkeypatch.setattr(slices, "say", lambda text: None)
-    return slices.Slice("finetune-x_1", "v6e-8", threading.Event())
-
-
 def test_whatever_happens_in_a_deletion_the_slice_is_named(monkeypatch):
-    used = slice_of(monkeypatch, delete=OSError(28, "No space left on device"))
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(gcloud, "delete", fail)
+    monkeypatch.setattr(slices, "say", print)
+    used = slices.Slice("finetune-x_1", "v6e-8", threading.Event())
     used.name = "slice"
     used.stop.set()
     used.close()
     assert used.undeleted == ["slice"]
-
-
-def test_hosts_that_google_counts_differently_are_refused_too(tmp_path, monkeypatch):
-    active = {"state": {"state": "ACTIVE"}, "networkEndpoints": [{}, {}]}
-    used = slice_of(monkeypatch, run="", describe=active, delete=None)
-    with pytest.raises(UserError, match=r"x_1 .*resources\.hosts is 1, but v6e-8 .*; allowed: 2\."):
-        used.make_ready(job_in(tmp_path))
-    used.stop.set()
-    used.close()
 
 
 def test_mistakes_end_in_one_sentence(project):

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import requests
 from huggingface_hub import HfApi, constants, errors
+from test_corpus import fails, read, write
 from tpulm.core.errors import UserError
 from tpulm.core.experiments import check_home
 from tpulm.core.hub import not_fetched
 from tpulm.core.user_files import check_file, matching_files
 from tpulm.corpus.chat_templates import find_chat_template
-from tpulm.corpus.files import load_hub, read_files
+from tpulm.corpus.files import load_hub
 from tpulm.corpus.rows import Form
 from tpulm.records.shards import SPELLED, merge_sidecars, special_counted
 
@@ -73,23 +74,6 @@ def test_a_file_from_the_future_is_refused():
     assert "touch a.txt" in refused("a.txt")
 
 
-def rows_refused(name: str, text: str | bytes, column: str = "text") -> str:
-    (Path.cwd() / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    form = Form("corpus", {"column": column})
-    with pytest.raises(UserError) as error:
-        list(read_files([name], "line", form))
-    return str(error.value)
-
-
-def test_a_mistake_in_a_csv_file_is_found_by_what_a_user_sees():
-    assert "rows.csv, line 4: " in rows_refused("rows.csv", 'text\n"a\nb"\n"c, d\ne\n')
-    # The second row is read into the first: no document is lost in silence.
-    assert "rows.csv, line 2: " in rows_refused("rows.csv", 'text\n"a\n"b"\nc\n')
-    assert "rows.csv has 2 columns text " in rows_refused("rows.csv", "text,text\na,b\n")
-    assert "found: words." in rows_refused("late.csv", "\n\nwords\na\n")
-    assert 'found: "text ", "label"' in rows_refused("header.csv", "text ,label\na,b\n")
-
-
 def test_special_tokens_that_a_text_spells_are_counted_and_those_of_the_template_are_not():
     batches = [(np.array([0, 5, 4, 1, 0, 6, 1], np.int32), np.array([4, 3])), (np.array([0, 4, 4, 1]), np.array([4]))]
     counts = Counter()
@@ -105,24 +89,26 @@ LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n"
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.json", "a.csv", "a.parquet", "a.txt.gz"])
 def test_a_pointer_of_git_lfs_is_not_taken_for_the_file(name):
-    assert f"{name} is a pointer of Git LFS" in rows_refused(name, LFS) and "`git lfs pull`" in rows_refused(name, LFS)
+    said = fails(read, write(Path(name), LFS))
+    assert said.startswith(f"{name} is a pointer of Git LFS") and "`git lfs pull`" in said
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.json", "a.csv"])
 def test_a_file_whose_name_tells_another_format_is_refused_with_its_format(name):
     for content, kind in ((b"PK\3\4\x14\0\0\0\xb1\xb2\n", "ZIP"), (b"\x1f\x8b\x08\0\xb1\xb2\n", "gzip")):
-        said = rows_refused(name, content)
+        said = fails(read, write(Path(name), content))
         assert f"its content is {kind}" in said and "iconv" not in said
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
-def test_json_of_a_text_that_is_nested_without_end_breaks_no_stack(name, monkeypatch):
+def test_json_of_a_text_that_is_nested_without_end_breaks_no_stack(name):
     limit = sys.getrecursionlimit()
     try:
         sys.setrecursionlimit(100_000)  # as rules/common.smk has it
-        assert "JSON" in rows_refused(name, "[" * 90_000) and "500 levels" in rows_refused(name, "[" * 90_000)
+        said = fails(read, write(Path(name), "[" * 90_000))
     finally:
         sys.setrecursionlimit(limit)
+    assert "JSON" in said and "500 levels" in said
 
 
 def answered(status: int) -> requests.Response:
