@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import warm
-from test_masked_folders import variables_of
 from test_mlm_tensorflow import MASKING, ONE_TYPE, OPTIMIZER, RECIPE, SIZES, records, run_and_stop, train
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.models.weight_names import from_transformers, to_transformers
@@ -42,12 +41,14 @@ TRAIN = (
 import jax
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.models.variables import assign
+from tpulm.models.weight_names import from_transformers
 from tpulm.training.history import History
 from tpulm.training.jax_trainer import Trainer
 from tpulm.records.masked_batches import masked_lm
 run = build_run(step, masked_models)
 if job["weights"]:
-    assign(run.model.trainable_variables, load_arrays(job["weights"]), "weights")
+    variables = run.model.trainable_variables
+    assign(variables, from_transformers(load_arrays(job["weights"]), variables, vocabulary["pad"]), "weights")
 trainer, history = Trainer(run), History(0, job["steps"], 1, lambda message: None)
 rates = np.full(job["steps"], 1e-3, "f4")
 trainer.train(partial(training_batch, records, recipe), 0, rates, history)
@@ -88,18 +89,15 @@ def padded(tmp_path_factory):
 def trained_by_both(padded, tmp_path_factory):
     """A folder, and what both trainers make of the same weights, which TensorFlow drew, on the same batches.
 
-    In the folder there are those weights as Keras has them (`weights`) and by PyTorch's names (`pytorch`).
+    In the folder there are those weights by PyTorch's names (`pytorch`).
     TensorFlow's model has the vector of a token type, keras-hub's has none: here it is left as it is.
     """
     from tpulm.models.masked_folders import pytorch_arrays
 
     folder = tmp_path_factory.mktemp("both")
     theirs = train(padded, folder / "tensorflow", 12, one_type=True, measured=True)
-    arrays = pytorch_arrays(load_arrays(folder / "tensorflow/start"))
-    save_arrays(folder / "pytorch", arrays)
-    vocabulary = len(arrays["roberta.embeddings.word_embeddings.weight"])
-    save_arrays(folder / "weights", from_transformers(arrays, variables_of(SIZES, vocabulary), PAD))
-    ours = train_jax(padded, folder / "jax", 12, weights=folder / "weights", measured=True)
+    save_arrays(folder / "pytorch", pytorch_arrays(load_arrays(folder / "tensorflow/start")))
+    ours = train_jax(padded, folder / "jax", 12, weights=folder / "pytorch", measured=True)
     return folder, theirs, ours
 
 
@@ -118,7 +116,7 @@ def test_both_measure_documents_apart(trained_by_both, tmp_path):
     """TensorFlow, which cannot be trained with segments, measures their documents one by one."""
     manifest = records(tmp_path, "segments")
     theirs = train(manifest, tmp_path / "tensorflow", 0, one_type=True, measured=True)
-    ours = train_jax(manifest, tmp_path / "jax", 0, weights=trained_by_both[0] / "weights", measured=True)
+    ours = train_jax(manifest, tmp_path / "jax", 0, weights=trained_by_both[0] / "pytorch", measured=True)
     assert ours["held_out"] == pytest.approx(theirs["held_out"], rel=1e-4)
 
 
@@ -126,7 +124,7 @@ def test_meshes_parts_and_dispatches_do_not_matter(padded, trained_by_both, tmp_
     """Four devices as two replicas of two, in two parts, three steps at once: float32 in another order."""
     folder, _, one = trained_by_both
     changes = {"microbatches": 2, "steps_per_execution": 3, "remat": True, "measured": True}
-    changes |= {"devices": 4, "mesh": (2, 2), "weights": folder / "weights"}
+    changes |= {"devices": 4, "mesh": (2, 2), "weights": folder / "pytorch"}
     many = train_jax(padded, tmp_path / "many", 12, **changes)
     np.testing.assert_allclose(many["losses"], one["losses"], rtol=1e-4)
     assert many["held_out"] == pytest.approx(one["held_out"], rel=1e-4)
