@@ -112,9 +112,7 @@ def test_a_segment_with_adapters_is_written(jax_backend, packed, tmp_path):
     assert needs_of(run.model).head_dim == SIZES["head_dim"]  # it is hidden_dim / num_query_heads
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in ("gemma", "qwen2") else pytest.mark.long) for name in FAMILIES]
-)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_peft_adapters_of_all_targets_are_the_same_change(jax_backend, name):
     from tpulm.models.base_precision import leaves
 

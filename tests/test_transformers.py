@@ -243,12 +243,7 @@ def test_other_vocabularies_are_refused(tmp_path, options, said):
         open_vocabulary(sentencepiece_of(tmp_path, **options))
 
 
-QUICK = ("mistral", "llama3 of bytes", "qwen3 of bytes")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in [*FAMILIES, *OF_BYTES]]
-)
+@pytest.mark.parametrize("name", [*FAMILIES, *OF_BYTES])
 def test_a_folder_of_transformers_is_a_base_model(jax_backend, tmp_path, name):
     """As rule fetch_base takes one: the same function, with the same tokenizer, also Keras's."""
     from tpulm.models.from_transformers import load_transformers
