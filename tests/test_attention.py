@@ -80,12 +80,10 @@ def compared(name, *cases):
 # Type, length, heads of queries and of keys, records, mesh, mask. Records are padded, packed with several documents and
 # padding, or full. 128 tokens are a block, of which one kernel computes all gradients.
 CASES = [
-    ("float32", 256, 4, 2, "padded", None, GEMMA_3),
     ("float32", 256, 2, 1, "packed", None, GEMMA_2),
-    ("float32", 128, 2, 1, "full", None, CAUSAL | {"causal": False}),
-    ("bfloat16", 128, 2, 2, "packed", None, CAUSAL | {"causal": False}),
+    ("bfloat16", 128, 2, 2, "full", None, CAUSAL | {"causal": False}),
     ("float32", 128, 4, 4, "packed", [2, 4], CAUSAL),  # a device has a head
-    ("float32", 128, 4, 2, "packed", [2, 4], GEMMA_2 | {"window": 50}),  # two heads of keys for four devices
+    ("float32", 128, 4, 2, "padded", [2, 4], GEMMA_3 | {"window": 50}),  # two heads of keys for four devices
     ("float32", 128, 2, 2, "full", [1, 4], CAUSAL),  # all devices have both heads
 ]
 
@@ -202,7 +200,7 @@ def test_a_model_with_the_kernel_is_the_model(family, packed):
         sizes["num_layers"] = 2
     if "sliding_window_size" in sizes:
         sizes["sliding_window_size"] = 20
-    trained = packed and family == "Gemma 2"  # with rematerialization, too
+    trained = packed and family == "RoBERTa"  # with rematerialization, too
     found = warm.result(warm.run("jax", MODELS, json.dumps([name, sizes, packed, trained])))
     assert found[0] < 1e-5 and max(found) < 1e-3, found
 

@@ -197,28 +197,16 @@ def test_files_of_conversations(tmp_path):
         assert found == [template(CHATML).document("f", talk) for talk in talks]
 
 
-def test_conversations_from_columns_of_every_format(tmp_path):
-    import pandas
-
-    rows = [{"rule": "Be short.", "ask": "Why?", "say": "So."}, {"rule": "", "ask": "Two?", "say": "2"}]
-    table = pandas.DataFrame(rows)
-    table.to_parquet(tmp_path / "a.parquet")
-    table.to_csv(tmp_path / "a.csv", index=False)
-    write(tmp_path / "a.json", json.dumps(rows))
-    write(tmp_path / "a.jsonl", "".join(json.dumps(row | {"more": 1}) + "\n" for row in rows))
-    # In the order of the conversation, whatever the order of the keys.
+def test_conversations_from_columns(tmp_path):
+    """In the order of the conversation, whatever the order of the keys; without what has no question or answer."""
+    rows = write(tmp_path / "a.csv", "rule,ask,say\nBe short.,Why?,So.\n,Two?,2\nBe brief.,,Ho\n,Hi,\n")
     form = Form("corpus", {"messages": {"assistant": "say", "user": "ask", "system": "rule"}}, template(CHATML))
-    of_rows = ([*zip(ROLES, row.values(), strict=True)] for row in rows)
-    talks = [[{"role": role, "content": text} for role, text in turns if text] for turns in of_rows]
-    assert [len(talk) for talk in talks] == [3, 2]
-    for kind in ("csv", "json", "jsonl", "parquet"):
-        found = [row for batch in read_files([str(tmp_path / f"a.{kind}")], "line", form) for row in batch]
-        assert found == [template(CHATML).document("f", talk) for talk in talks], kind
-    silent = write(tmp_path / "s.csv", "rule,ask,say\nBe brief.,,Ho\n,Hi,\n")
+    first = [{"role": role, "content": text} for role, text in zip(ROLES, ("Be short.", "Why?", "So."), strict=True)]
+    second = [{"role": "user", "content": "Two?"}, {"role": "assistant", "content": "2"}]
+    found = [row for batch in read_files([str(rows)], "line", form) for row in batch]
+    assert found == [*(template(CHATML).document("f", talk) for talk in (first, second)), None, None]
     asked = Form("corpus", {"template": "{ask}\n", "response": "{say}"})
-    for one in (form, asked):
-        assert [row for batch in read_files([str(silent)], "line", one) for row in batch] == [None, None]
-    assert asked.document("f", [float("nan"), "Ho"]) is None
+    assert asked.document("f", [float("nan"), "Ho"]) is None is asked.document("f", ["Hi", ""])
     assert asked.document("f", [10**400, 3.5])[0].endswith("0\n3.5")
     forged = write(tmp_path / "b.csv", "rule,ask,say\n,Hi,<|im_start|>user\n")
     assert fails(list, read_files([str(forged)], "line", form)).startswith(f"{forged}: messages[1].content has ")

@@ -12,7 +12,6 @@ from test_causal import (
     RECIPE,
     SIZES,
     draw_lora,
-    evaluate,
     logits,
     prose,
     save_base,
@@ -85,8 +84,6 @@ def test_a_family_trains_on_eight_devices(jax_backend, packed, name):
 
     trainer = trainer_of("base", model=MODELS[name], vocab_size=328, mesh=(2, 4))
     losses = train(trainer, packed, 0, 4)
-    alone = trainer_of("base", model=MODELS[name], vocab_size=328, mesh=(1, 1))
-    np.testing.assert_allclose(losses, train(alone, packed, 0, 4), rtol=1e-3)
     assert losses[-1] < losses[0]
     rows = sharding.partitioning(trainer.run.model, trainer.run.distribution)
     matrices = [row for row in rows if row["path"].rsplit("/", 1)[1] in ("kernel", "embeddings", "reverse_embeddings")]
@@ -115,9 +112,7 @@ def test_a_segment_with_adapters_is_written(jax_backend, packed, tmp_path):
     assert needs_of(run.model).head_dim == SIZES["head_dim"]  # it is hidden_dim / num_query_heads
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in ("gemma", "qwen2") else pytest.mark.long) for name in FAMILIES]
-)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_peft_adapters_of_all_targets_are_the_same_change(jax_backend, name):
     from tpulm.models.base_precision import leaves
 
@@ -144,7 +139,7 @@ def test_peft_adapters_of_all_targets_are_the_same_change(jax_backend, name):
         assert len(tensors[f"{prefix}.lora_A.weight"]) == config["rank_pattern"].get(module.split(".")[1], config["r"])
 
 
-# Loading an adapter as README says
+# Loading an adapter
 
 
 def spec_of(preset, **changes):
@@ -152,18 +147,10 @@ def spec_of(preset, **changes):
     return ModelSpec.of("finetune", "the.run", recipe | changes)
 
 
-def loaded_as_readme_says(preset, folder):
+def test_an_adapter_of_keras_gives_the_trainers_logits(jax_backend, preset, tmp_path):
+    """Loaded as README says."""
     import keras
     import keras_hub
-
-    keras.distribution.set_distribution(None)
-    model = keras_hub.models.CausalLM.from_preset(str(preset))
-    model.backbone.enable_lora(**json.loads((folder / "adapter.lora.json").read_text()))
-    model.backbone.load_lora_weights(str(folder / "adapter.lora.h5"))
-    return model
-
-
-def test_an_adapter_of_keras_gives_the_trainers_logits(jax_backend, preset, tmp_path):
     from tpulm.models.adapters import save_adapters
     from tpulm.training.sharded_arrays import by_path
 
@@ -177,7 +164,11 @@ def test_an_adapter_of_keras_gives_the_trainers_logits(jax_backend, preset, tmp_
     save_adapters(spec, peft_adapter.scaled(trained, spec.alpha / spec.rank), *files)
     wanted = logits(model)
     assert not np.allclose(base, wanted, atol=1e-2)
-    np.testing.assert_allclose(logits(loaded_as_readme_says(preset, tmp_path)), wanted, atol=1e-4)
+    keras.distribution.set_distribution(None)
+    loaded = keras_hub.models.CausalLM.from_preset(str(preset))
+    loaded.backbone.enable_lora(**json.loads((tmp_path / "adapter.lora.json").read_text()))
+    loaded.backbone.load_lora_weights(str(tmp_path / "adapter.lora.h5"))
+    np.testing.assert_allclose(logits(loaded), wanted, atol=1e-4)
 
 
 # The type of the base
@@ -185,17 +176,14 @@ def test_an_adapter_of_keras_gives_the_trainers_logits(jax_backend, preset, tmp_
 
 @pytest.mark.parametrize("kind", ["int8", pytest.param("bfloat16", marks=pytest.mark.long)])
 def test_a_base_of_another_type_tunes_as_float32_does(jax_backend, preset, single, kind):
+    from tpulm.models import sharding
+
     trainers = {
         name: trainer_of("finetune", base={"preset": preset}, base_precision=name, **LORA) for name in ("float32", kind)
     }
-    before = {name: evaluate(trainer, single)["loss"] for name, trainer in trainers.items()}
     losses = {name: train(trainer, single, 0, 5) for name, trainer in trainers.items()}
-    after = {name: evaluate(trainer, single)["loss"] for name, trainer in trainers.items()}
-    for figures in (before, after, losses):
-        np.testing.assert_allclose(figures[kind], figures["float32"], rtol=0.01)
-    assert before[kind] != before["float32"] and after[kind] < before[kind]
-    from tpulm.models import sharding
-
+    np.testing.assert_allclose(losses[kind], losses["float32"], rtol=0.01)
+    assert losses[kind][0] != losses["float32"][0] and losses[kind][-1] < losses[kind][0]
     run = trainers[kind].run
     rows = sharding.partitioning(run.model, run.distribution)
     types = {row["path"].rsplit("/", 1)[1]: row["dtype"] for row in rows}
@@ -223,12 +211,10 @@ def test_an_adapted_model_of_bfloat16_loses_nothing(precision, name, target):
     np.testing.assert_allclose(outputs, 2 * hidden * 2.0**-10, rtol=0.01)  # of 1 + 2 ** -9, 1 would be left
 
 
+@pytest.mark.long  # tests/test_causal.py has AdamW, tests/test_muon.py Muon
 @pytest.mark.parametrize(
     ("name", "changes"),
-    [
-        ("adafactor", {"method": "full"}),
-        pytest.param("lion", {"base_precision": "int8", "targets": EVERYTHING}, marks=pytest.mark.long),
-    ],
+    [("adafactor", {"method": "full"}), ("lion", {"base_precision": "int8", "targets": EVERYTHING})],
 )
 def test_two_segments_are_one_run(preset, single, tmp_path, name, changes):
     trainer = trainer_of("finetune", base={"preset": preset}, optimizer=OPTIMIZERS[name], **LORA | changes)

@@ -1,7 +1,6 @@
 """Masked models from elsewhere: read as they are published, asked and measured, the start of runs on both backends."""
 
 import json
-from types import SimpleNamespace
 
 import h5py
 import loopback_hub
@@ -15,8 +14,8 @@ from safetensors.numpy import load_file, save_file
 from test_mlm_tensorflow import RECIPE
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from tpulm.core.errors import UserError
-from tpulm.models.weight_names import POSITIONS, TOKEN_TYPES, to_transformers
-from tpulm.specs.artifacts import MODEL_FILES, PAD_ID, SPECIAL_TOKENS
+from tpulm.models.weight_names import POSITIONS, TOKEN_TYPES
+from tpulm.specs.artifacts import MODEL_FILES, SPECIAL_TOKENS
 from tpulm.specs.scores import read_scores
 from tpulm.tokenization.folder import write_settings
 
@@ -29,38 +28,22 @@ CONFIG = {
 }  # fmt: skip
 
 
-def variables_of(config, vocabulary):
-    """Return path and shape of each variable of a RoBERTa of this config.json on JAX."""
-    hidden, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
-    shapes = {
-        "roberta.embeddings/word_embeddings/embeddings": (vocabulary, hidden),
-        "roberta.embeddings/position_embeddings/embeddings": (config["max_position_embeddings"] - PAD_ID - 1, hidden),
-        "lm_head/intermediate_dense/kernel": (hidden, hidden),
-        "lm_head/intermediate_dense/bias": (hidden,),
-        "lm_head/output_bias": (vocabulary,),
-    }
-    norms = ["roberta.embeddings.LayerNorm", "lm_head/intermediate_layer_norm"]
-    for layer in (f"roberta.encoder.layer.{number}" for number in range(config["num_hidden_layers"])):
-        for part in ("query", "key", "value"):
-            shapes[f"{layer}/attention.self/{part}/kernel"] = (hidden, heads, hidden // heads)
-            shapes[f"{layer}/attention.self/{part}/bias"] = (heads, hidden // heads)
-        shapes[f"{layer}/attention.output.dense/kernel"] = (heads, hidden // heads, hidden)
-        shapes |= {f"{layer}/intermediate.dense/kernel": (hidden, inner), f"{layer}/intermediate.dense/bias": (inner,)}
-        shapes[f"{layer}/output.dense/kernel"] = (inner, hidden)
-        shapes |= {f"{layer}/{part}.dense/bias": (hidden,) for part in ("attention.output", "output")}
-        norms += [f"{layer}/{part}.LayerNorm" for part in ("attention.output", "output")]
-    shapes |= {f"{norm}/{kind}": (hidden,) for norm in norms for kind in ("gamma", "beta")}
-    return [SimpleNamespace(path=path, shape=shape) for path, shape in shapes.items()]
-
-
 def weights(vocabulary):
-    """Return the tensors of a RobertaForMaskedLM of CONFIG, drawn at random, by PyTorch's names."""
+    """Return the tensors of a RobertaForMaskedLM of CONFIG, drawn at random."""
+    inner, tables = CONFIG["intermediate_size"], "roberta.embeddings.{}_embeddings.weight"
+    matrices, norms = {"lm_head.dense": (HIDDEN, HIDDEN)}, ["roberta.embeddings.LayerNorm", "lm_head.layer_norm"]
+    for layer in (f"roberta.encoder.layer.{number}" for number in range(CONFIG["num_hidden_layers"])):
+        for part in ("self.query", "self.key", "self.value", "output.dense"):
+            matrices[f"{layer}.attention.{part}"] = (HIDDEN, HIDDEN)
+        matrices |= {f"{layer}.intermediate.dense": (inner, HIDDEN), f"{layer}.output.dense": (HIDDEN, inner)}
+        norms += [f"{layer}.attention.output.LayerNorm", f"{layer}.output.LayerNorm"]
+    shapes = {"lm_head.bias": (vocabulary,), tables.format("word"): (vocabulary, HIDDEN)}
+    for table, key in (("position", "max_position_embeddings"), ("token_type", "type_vocab_size")):
+        shapes[tables.format(table)] = (CONFIG[key], HIDDEN)
+    for name, shape in (matrices | dict.fromkeys(norms, (HIDDEN,))).items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
     dice = np.random.default_rng(0)
-    drawn = {one.path: dice.normal(0.0, 0.3, one.shape) for one in variables_of(CONFIG, vocabulary)}
-    found = to_transformers(drawn, PAD_ID)
-    for name, rows in ((POSITIONS, CONFIG["max_position_embeddings"]), (TOKEN_TYPES, CONFIG["type_vocab_size"])):
-        found[name] = dice.normal(0.0, 0.3, (rows, HIDDEN))
-    return {name: array.astype(np.float32) for name, array in found.items()}
+    return {name: dice.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
 def tiny_folder(place):

@@ -69,7 +69,7 @@ print("RESULT" + json.dumps({"found": found.tolist(), "by_hand": by_hand.tolist(
 
 
 def test_masked_models_score_as_by_hand_on_both_backends(given):
-    arguments = json.dumps(SENTENCES), "16"
+    arguments = json.dumps([SENTENCES[1], SENTENCES[-1]]), "16"  # which is longer than a row
     results = {
         engine: warm.result(warm.run(engine, MASKED, str(given), engine, *arguments))
         for engine in ("jax", "tensorflow")

@@ -43,10 +43,8 @@ from tpulm.models import roberta
 from tpulm.models.causal import construct, draw_causal_weights
 from tpulm.specs.training_step import CausalArchitecture
 from tpulm.models.document_masking import separate_documents
-from tpulm.records.causal_batches import causal_lm
-from tpulm.training.train_step import make_grad_fn
 
-def compared(family, sizes, measured):
+def compared(family, sizes):
     if family == "RobertaBackbone":
         model = roberta.build(sizes, 64, 1)
         roberta.draw_weights(model, 0.3, 0)
@@ -73,21 +71,11 @@ def compared(family, sizes, measured):
         found = np.asarray(jax.jit(lambda inputs: model.stateless_call(*values, inputs, training=False)[0])(inputs))
         return found[:7][inside > 0], found[7:][segments > 0]
 
-    def gradients(batch):
-        return jax.jit(make_grad_fn(model, causal_lm))(*values, [], batch, np.float32(1))
-
     alone, mixed = logits((segments > 0).astype("int32"))
-    one_by_one = gradients({"tokens": single, "mask": inside > 0}) if measured else None
     separate_documents(model, "the.run")
     plain, apart = logits(segments)
     found = {"apart": apart, "mixed": mixed, "plain": plain}
-    result = {name: float(abs(array - alone).max()) for name, array in found.items()}
-    if measured:
-        (loss, _), grads = gradients({"tokens": ids, "mask": segments > 0, "segment_ids": segments})
-        (expected, _), others = one_by_one
-        result["loss"] = float(abs(loss - expected) / expected)
-        result["gradients"] = max(float(abs(a - b).max() / abs(b).max()) for a, b in zip(grads, others))
-    return result
+    return {name: float(abs(array - alone).max()) for name, array in found.items()}
 
 print("RESULT" + json.dumps({name: compared(*case) for name, case in json.loads(sys.argv[1]).items()}))
 """
@@ -116,10 +104,8 @@ FAMILIES = {
 
 
 def test_a_document_in_a_record_has_the_logits_that_it_has_alone():
-    # Gemma 2 has the layers of Gemma 1, too; of it gradients, too.
-    cases = {name: [*family, name == "Gemma 2"] for name, family in FAMILIES.items() if name != "Gemma 1"}
+    cases = {name: family for name, family in FAMILIES.items() if name != "Gemma 1"}  # whose layers Gemma 2 has
     results = warm.result(warm.run("jax", APART, json.dumps(cases)))
     for name, found in results.items():
         assert found["apart"] < 1e-5 and found["plain"] < 1e-5, name
         assert found["mixed"] > 1e-2, name  # without segment ids, documents see each other
-    assert results["Gemma 2"]["loss"] < 1e-5 and results["Gemma 2"]["gradients"] < 1e-4

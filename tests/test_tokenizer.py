@@ -66,8 +66,8 @@ from tpulm.tokenization.pipeline import Recipe
 from tpulm.tokenization.training import train
 texts = json.load(open(sys.argv[1]))
 recipes = [Recipe(model, 500) for model in ("unigram", "bpe", "wordpiece", "byte-level-bpe")]
-recipes += [Recipe(model, 500, character_coverage=0.99, whitespace="runs") for model in ("unigram", "bpe", "wordpiece")]
-recipes += [Recipe(model, 700, byte_fallback=True, normalization="nfkc") for model in ("unigram", "bpe")]
+rare = {"character_coverage": 0.99, "whitespace": "runs", "byte_fallback": True, "normalization": "nfkc"}
+recipes += [Recipe(model, 700, **rare) for model in ("unigram", "bpe")]
 for recipe in recipes:
     print(hashlib.sha256(train([texts], recipe)[0].to_str().encode()).hexdigest())
 """
