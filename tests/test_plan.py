@@ -315,14 +315,14 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
     roberta |= {"intermediate_size": 64, "max_position_embeddings": 36, "hidden_dropout_prob": 0.1}
     lora = {"base": base, "method": "lora", "rank": 2, "alpha": 4.0, "targets": ["query", "output", "ffn"]}
     lora |= {"mesh": [2, 4], "base_precision": "int8", "optimizer": ADAFACTOR, "steps_per_execution": 2}
-    full = {"base": base, "method": "full", "responses": True, "mesh": [2, 4], "microbatches": 2}
-    full |= {"layout": {".*ffw.*kernel": ["batch", None]}, "optimizer": LION}
+    lora |= {"responses": True}
+    whole = base | {"mesh": [2, 4], "remat": True, "packing": "segments", "microbatches": 2, "optimizer": LION}
+    whole |= {"layout": {".*ffw.*kernel": ["batch", None]}}
     masked = {"model": roberta, "masking": MASKING, "vocabulary": {"size": 320, "pad": 3}, "mesh": [4, 2]}
     masked |= {"optimizer": MUON}
     runs = [
-        ("base", common | base | {"mesh": [2, 4], "remat": True, "packing": "segments"}),
+        ("base", common | whole),
         ("finetune", common | lora),
-        ("finetune", common | full),
         ("mlm", common | masked),
     ]
     done = warm.run("tpu", SAME, json.dumps(runs), folder=tmp_path)
