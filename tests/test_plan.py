@@ -2,16 +2,19 @@
 
 import json
 import re
+import runpy
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import warm
 from conftest import ROOT, configured, copied
 from tpulm.config.model_sizes import checkpoint_bytes
 from tpulm.config.outline import Outline
-from tpulm.config.reading import read_config, read_yaml
+from tpulm.config.reading import read_config
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
+from tpulm.report.tables import notes_of
 from tpulm.workflow import budget
 
 compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not to be had here")
@@ -312,14 +315,14 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
     roberta |= {"intermediate_size": 64, "max_position_embeddings": 36, "hidden_dropout_prob": 0.1}
     lora = {"base": base, "method": "lora", "rank": 2, "alpha": 4.0, "targets": ["query", "output", "ffn"]}
     lora |= {"mesh": [2, 4], "base_precision": "int8", "optimizer": ADAFACTOR, "steps_per_execution": 2}
-    full = {"base": base, "method": "full", "responses": True, "mesh": [2, 4], "microbatches": 2}
-    full |= {"layout": {".*ffw.*kernel": ["batch", None]}, "optimizer": LION}
+    lora |= {"responses": True}
+    whole = base | {"mesh": [2, 4], "remat": True, "packing": "segments", "microbatches": 2, "optimizer": LION}
+    whole |= {"layout": {".*ffw.*kernel": ["batch", None]}}
     masked = {"model": roberta, "masking": MASKING, "vocabulary": {"size": 320, "pad": 3}, "mesh": [4, 2]}
     masked |= {"optimizer": MUON}
     runs = [
-        ("base", common | base | {"mesh": [2, 4], "remat": True, "packing": "segments"}),
+        ("base", common | whole),
         ("finetune", common | lora),
-        ("finetune", common | full),
         ("mlm", common | masked),
     ]
     done = warm.run("tpu", SAME, json.dumps(runs), folder=tmp_path)
@@ -333,20 +336,26 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
 # The stage
 
 
-def test_without_the_compiler_the_stage_says_so(fresh, monkeypatch):
-    (fresh / "sitecustomize.py").write_text('import sys\n\nsys.modules["libtpu"] = None\n')
-    monkeypatch.setenv("PYTHONPATH", str(fresh.folder))
-    assert "ENVIRONMENT=tpu" in fresh.as_a_user("plan").stdout
+@pytest.mark.unit
+def test_the_stage_says_what_it_cannot_plan(tmp_path, capsys):
+    recipe = {"compiler": False, "topologies": ["v5e-8"]}
+    job = SimpleNamespace(params=SimpleNamespace(recipe=recipe), log=[str(tmp_path / "plan.log")])
+    runpy.run_path(str(ROOT / "scripts/plan/plan.py"), {"snakemake": job})
+    assert "ENVIRONMENT=tpu" in capsys.readouterr().err
+    plan = {"planned": True, "sentence": None, "topology": "v5e-8"}
+    plan |= {"recipe": {"where": "mlm.runs.x", "backend": "tensorflow"}}
+    failed = {"planned": False, "reason": "no such mesh", "topology": "v5e-8", "recipe": {"where": "base.y"}}
+    on_jax, none = notes_of([plan, failed])
+    assert on_jax.startswith("mlm.runs.x trains on TensorFlow") and none == "base.y on v5e-8: no such mesh"
 
 
 @pytest.fixture(scope="module")
 def planned(trained, tmp_path_factory):
-    """The cut-down run with a plan of every run for one slice, its masked model on JAX."""
+    """The cut-down run with a plan of every run for one slice; its masked model is on JAX, and so not trained yet."""
     workflow = copied(trained, tmp_path_factory.mktemp("planned"))
     workflow.steady = True
-    jax = read_yaml(workflow / "config.yaml")["mlm"]["runs"]["tiny"] | {"backend": "jax"}
     plan = {"topologies": ["v5e-8"], "prices": {"v5e-8": 3600.0}}
-    configured(workflow, {"mlm.runs.jax": jax, "plan": plan}, "config.yaml")
+    configured(workflow, {"mlm.runs.tiny.backend": "jax", "plan": plan}, "config.yaml")
     printed = workflow("plan", "--cores", "2").stdout
     (workflow / "plan.txt").write_text(printed)
     return workflow
@@ -360,7 +369,7 @@ def read(workflow, stage, run):
 def test_every_run_has_a_plan(planned):
     printed = (planned / "plan.txt").read_text()
     assert printed.count(" measured steps of other programs on v5e") == 1 and "; none of this workflow." in printed
-    base, lora, jax = read(planned, "base", "small"), read(planned, "finetune", "python"), read(planned, "mlm", "jax")
+    base, lora, jax = read(planned, "base", "small"), read(planned, "finetune", "python"), read(planned, "mlm", "tiny")
     for plan in (base, lora, jax):
         assert plan["planned"] and plan["memory"]["fits"] and plan["sentence"] is None
         step, peaks = plan["estimated_seconds"], topology("v5e-8")
@@ -371,10 +380,8 @@ def test_every_run_has_a_plan(planned):
         assert plan["memory"]["arguments"] >= plan["memory"]["weights"] + plan["memory"]["optimizer"]
     variables = json.loads((planned / "results/finetune/python/partitioning.json").read_text())["variables"]
     assert lora["memory"]["weights"] == sum(variable["bytes_per_device"] for variable in variables)
-    assert re.search(r"^.*mlm/tiny,.* v5e-8 +yes ", printed, re.M)  # on JAX: it trains on TensorFlow
-    assert "mlm.runs.tiny trains on TensorFlow" in printed
-    # Of all runs, the one on JAX has not been trained.
-    hours = jax["hours"]
+    assert re.search(r"^.*mlm/tiny .* v5e-8 +yes ", printed, re.M)
+    hours = jax["hours"]  # of all runs, the one that has not been trained
     assert re.search(rf"^.*steps, estimated +{hours:,.2f} +{hours * 3600:,.2f}$", printed, re.M)
     # It makes nothing stale, and is no leftover.
     assert "Nothing to be done" in planned("finetune", "base", "-n").stdout
@@ -386,17 +393,17 @@ def test_what_is_pending_costs_too_much_and_does_not_start(planned, tmp_path):
     """Pending is what Snakemake would train, not only what has another recipe: the base is trained again, and tuned."""
     workflow = copied(planned, tmp_path)
     changes = {"plan.spending_limit": 0.0, "base.small.learning_rate": 0.001}
-    configured(workflow, changes | {"mlm.runs.jax.resources": {"accelerator": "v5e-8"}}, "config.yaml")
+    configured(workflow, changes | {"mlm.runs.tiny.resources": {"accelerator": "v5e-8"}}, "config.yaml")
     elsewhere = ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false", "--jobs", "1")
     refused = workflow("mlm", *elsewhere, check=False)
-    assert refused.returncode == 1 and not (workflow / "results/mlm/jax").exists()
+    assert refused.returncode == 1 and "start   " not in refused.stdout
     assert re.search(r"error: .*plan\.spending_limit, 0:", refused.stdout)
     # What trains nothing is not held up.
     printed = workflow("plan", *elsewhere).stdout
-    runs = [read(planned, stage, run) for stage, run in (("mlm", "jax"), ("base", "small"), ("finetune", "python"))]
+    runs = [read(planned, stage, run) for stage, run in (("mlm", "tiny"), ("base", "small"), ("finetune", "python"))]
     hours = sum(run["hours"] for run in runs)
     trained = Outline(read_config([str(workflow / "config.yaml")], {})).runs.values()
-    disk = sum(2 * checkpoint_bytes(run) for run in trained if run.backend == "jax")
+    disk = sum(2 * checkpoint_bytes(run) for run in trained)
     assert re.search(rf"^.*steps, estimated +{hours:,.2f} +{hours * 3600:,.2f}$", printed, re.M)
     assert f"{disk / 1e9:,.2f} GB of checkpoints" in printed
 

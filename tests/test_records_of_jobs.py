@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 from conftest import ROOT, write_record
 from gcp_storage_emulator.server import create_server
 from tpulm.config.outline import Outline
@@ -24,38 +25,37 @@ from tpulm.workflow.upgrade import take_over
 
 pytestmark = pytest.mark.unit
 
+# What a script does, killed or ended in several ways; its files are below a place.
 JOB = """
-import os, sys
+import __main__, os, sys
 from types import SimpleNamespace
-sys.path.insert(0, sys.argv[1])
 from snakemake.iocontainers import InputFiles
 from tpulm.core import job_record
 from tpulm.core.code_digest import code_of
-place = sys.argv[3]
+how, place = sys.argv[1:]
 os.makedirs(place + "results", exist_ok=True)
 open(place + "results/text", "w").write("text")
 inputs = InputFiles(fromdict={"text": place + "results/text"})
 params = {"recipe": {"last": 20}, "code": code_of("scripts/mlm/train_mlm_jax.py", "jax").param()}
-snakemake = SimpleNamespace(rule="train", wildcards={}, threads=1, params=params, input=inputs,
-                            output=[place + "results/model"])
+__main__.snakemake = SimpleNamespace(rule="train", wildcards={}, threads=1, params=params, input=inputs,
+                                     output=[place + "results/model"])
 with job_record.recorded(place + "logs/train.log", print):
-    if sys.argv[2] == "killed":
+    if how == "killed":
         os._exit(9)
-    if sys.argv[2] == "full":
+    if how == "full":
         os.unlink(place + "results/jobs/train.jsonl")
         os.symlink("/dev/full", place + "results/jobs/train.jsonl")
         sys.exit()
-    if sys.argv[2] == "failed":
+    if how == "failed":
         sys.exit(1)
     job_record.note(resumed_from_step=10)
     open(place + "results/model", "w").write("weights")
 """
+CODES = {"killed": 9, "failed": 1, "full": 1, "well": 0}
 
 
-def attempt(folder, how, place="", **environment):
-    command = [sys.executable, "-c", JOB, str(ROOT / "scripts"), how, place]
-    run = {"cwd": folder, "env": os.environ | environment, "check": False, "timeout": 300}
-    return subprocess.run(command, capture_output=True, text=True, **run)
+def attempt(folder, how, place=""):
+    return warm.run("ledger", JOB, how, place, folder=folder, code=CODES[how])
 
 
 def test_every_attempt_is_recorded_until_the_job_is_stale_again(tmp_path):
@@ -74,24 +74,15 @@ def test_every_attempt_is_recorded_until_the_job_is_stale_again(tmp_path):
     assert len(jobs_of(tmp_path)[0]["attempts"]) == 1
 
 
-def test_records_are_beside_the_results_in_a_bucket(tmp_path):
-    """Each attempt in a folder that goes with its machine; afterwards, another folder has them by few requests."""
-    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
-    server.start()
-    address = {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{server._api._httpd.server_port}"}
-    place = ".snakemake/storage/gcs/bucket/team/try/"
-    for how in ("killed", "well"):
-        (tmp_path / how).mkdir()
-        attempt(tmp_path / how, how, place, **address)
-    whole = server._storage.get_file("bucket", "team/try/results/jobs/train.jsonl")
-    program = f"""
+# Reads the records in a bucket twice; says how many requests that has taken by then. The first has many of its own.
+READER = """
 import sys
 from pathlib import Path
 from tpulm.core import bucket, ledger
-folder = Path("{place}results/jobs")
+folder = Path(sys.argv[2])
 if sys.argv[1] == "first":
     for number in range(100):
-        ledger.append(folder / f"many/{{number}}.jsonl", {{"event": "note"}})
+        ledger.append(folder / f"many/{number}.jsonl", {"event": "note"})
     ledger.combine(folder)
 read, asked = bucket.file_system().cat_file, []
 bucket.file_system().cat_file = lambda *words, **more: asked.append(words) or read(*words, **more)
@@ -99,17 +90,25 @@ for _ in range(2):
     ledger.synchronize(folder)
     print(len(asked))
 """
-    requests = []
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-        done = subprocess.run(
-            [sys.executable, "-c", program, name], cwd=tmp_path / name, check=True, timeout=300, stdout=subprocess.PIPE,
-            env=os.environ | address | {"PYTHONPATH": str(ROOT / "scripts")}, text=True,
-        )  # fmt: skip
+
+
+def test_records_are_beside_the_results_in_a_bucket(tmp_path, monkeypatch):
+    """Each attempt in a folder that goes with its machine; afterwards, another folder has them by few requests."""
+    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
+    server.start()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server._api._httpd.server_port}")
+    place = ".snakemake/storage/gcs/bucket/team/try/"
+    for machine in ("killed", "well", "first", "second"):
+        (tmp_path / machine).mkdir()
+    for how in ("killed", "well"):
+        attempt(tmp_path / how, how, place)
+    whole = server._storage.get_file("bucket", "team/try/results/jobs/train.jsonl")
+    folder, requests = Path(f"{place}results/jobs"), []
+    for machine in ("first", "second"):
+        done = warm.run("ledger", READER, machine, str(folder), folder=tmp_path / machine)
         requests += done.stdout.split()
     server.stop()
     assert requests == ["0", "0", "1", "1"]
-    folder = Path(f"{place}results/jobs")
     assert (tmp_path / "second" / folder / "train.jsonl").read_bytes() == whole
     assert len(list((tmp_path / "second" / folder).rglob("*.jsonl"))) == 101
     (job,) = jobs_of(tmp_path / "second", folder)
@@ -121,14 +120,13 @@ for _ in range(2):
 def test_an_attempt_that_was_killed_is_told_of_and_one_that_cannot_be_recorded_fails(tmp_path):
     attempt(tmp_path, "killed")
     again = attempt(tmp_path, "well")
-    assert "its record has no end" in again.stdout and not again.returncode
+    assert "its record has no end" in again.stdout
     record = tmp_path / "results/jobs/train.jsonl"
     whole = record.read_text()
     record.write_text(whole[:-20])  # as a crash leaves it
     attempt(tmp_path, "well")
     assert [line["event"] for line in ledger.read_record(record)] == ["start", "start", "note", "start", "note", "end"]
-    full = attempt(tmp_path, "full")
-    assert full.returncode and "No space left on device" in full.stderr
+    assert "No space left on device" in attempt(tmp_path, "full").stderr
 
 
 def test_a_changed_file_is_refused_though_its_date_and_size_stay(tmp_path, monkeypatch):

@@ -122,11 +122,6 @@ TINY, SMALL, PYTHON = "mlm.runs.tiny", "base.small", "finetune.runs.python"
 # States in which everything is up to date: the config of `trained` with keys replaced.
 STATES = {
     "trained": {},
-    "named": {"corpus": NAMED, "finetune.text": NAMED},
-    "filtered": {"corpus": FILTERED, "finetune.text": FILTERED},
-    "asked": {"corpus": ANSWERED, "finetune.text": CHATTED | CHAT},
-    "chatted": {"corpus": CHATTED | CHAT, "finetune.text": ANSWERED},
-    "mixed": {"corpus": MIXED, "finetune.text": MIXED},
     "alone": {
         **dict.fromkeys(("corpus", "tokenizer", "tfrecords", "mlm"), DELETE),
         "base": {"small": {"preset": "hf://some/base", "revision": A}},
@@ -138,16 +133,17 @@ STATES = {
         "finetune.runs.python.schedule": {"shape": "wsd", "warmup_steps": 2, "decay_steps": 4},
         "finetune.runs.python.mesh": [1, -1],
         "base.given": {"preset": "hf://some/base", "revision": A},
+        "tokenizer": {"pretrained": "some/tokenizer", "revision": A}, "tfrecords": FILED,
     },
-    "shards": {"tokenizer": {"pretrained": "some/tokenizer", "revision": A}, "tfrecords": FILED},
     "elsewhere": {
         "tokenizer": {"pretrained": "some/model", "revision": A},
         "mlm.runs.tiny.model": DELETE, "mlm.runs.tiny.init": {"pretrained": "some/model", "revision": A},
         "mlm.runs.asked": {"pretrained": "some/other", "revision": A},
         "finetune.runs.second": SECOND | {"init": "python"},
     },
-    "tasks": {"evaluation.tasks": TASKS},
+    "tasks": {"evaluation.tasks": TASKS, "corpus": MIXED},
     "more": {
+        "corpus": CHATTED | CHAT, "finetune.text": ANSWERED,
         "tokenizer.compare_with.other": {"pretrained": "some/tokenizer", "revision": A},
         "evaluation.harness": {"own": {"file": "text/task.yaml"}, "known": {"task": "piqa", "revision": A}},
         "evaluation.pairs.sets": {
@@ -164,7 +160,9 @@ STATES = {
         f"{SMALL}.phases": [{"until": 10}, {"until": 20, "weights": {"a": 1, "b": 1}}],
         f"{PYTHON}.phases": [{"until": 5}, {"until": 10, "batch_size": 8}],
     },
-    "jax": JAX | {f"{run}.optimizer": {"name": "adafactor"} for run in (TINY, SMALL, PYTHON)},
+    "jax": JAX | {f"{run}.optimizer": {"name": "adafactor"} for run in (TINY, SMALL, PYTHON)} | {
+        "corpus": NAMED, "finetune.text": FILTERED,
+    },
 }  # fmt: skip
 
 
@@ -226,45 +224,74 @@ OTHER_OPTIONS = {
 }  # fmt: skip
 
 
-def rows_of_text(text, collection, source, asked, chatted):
-    """Yield the rows of a text.
-
-    source          one that it has not in `trained`
-    asked, chatted  states in which it is a source with a template, and one of conversations
-    """
-    parts = [f"read_part:{collection},{number:05d}" for number in range(13)]
-    three, template = " ".join(parts[:3]), f"fetch_chat_template:{collection}"
+def rows_of_text(text, collection, source):
+    """Yield the rows of a text of one source, and of another source."""
+    parts = parts_of(collection)
     assign, build = f"assign_splits:{collection}", f"build_corpus:{collection}"
     yield from rows_of("trained", text, parts[0], {"source": source, "seed": 1, "min_characters": 5})
     yield from rows_of("trained", text, assign, {"held_out.validation": 0.06, "held_out.test": 0.06})
     yield from rows_of("trained", text, build, {"max_documents": 5000})
-    # In MIXED, parts 0 to 2 are of answered, 3 to 5 of chatted, 6 to 8 of hub, 9 of listed, 10 to 12 of named.
-    answered, talked, hub, listed, of_splits = (f"{text}.sources.{name}" for name in MIXED["sources"])
-    of_talked, of_hub = " ".join(parts[3:6]), " ".join(parts[6:9])
+
+
+def parts_of(collection):
+    """Return the jobs that read the parts of a text, of which MIXED has most."""
+    return [f"read_part:{collection},{number:05d}" for number in range(13)]
+
+
+def rows_of_named_files(state):
+    """Yield the rows of the corpus where it is NAMED."""
+    for part, key in zip(parts_of("corpus"), SPLITS, strict=False):
+        yield from rows_of(state, "corpus", part, {f"files.{key}": ["text/d.txt"]})
+
+
+def rows_of_options(state):
+    """Yield the rows of the finetuning text where it is FILTERED."""
+    other = {"ngram": 8, "files": ["text/c.txt"], "column": "body"}
+    yield from rows_of(state, "finetune.text.decontaminate", "collect_ngrams:finetune-text", other)
+    other = {"files": ["text/a.txt"], "sample_by": "document", "column": "body"}
+    yield from rows_of(state, "finetune.text", parts_of("finetune-text")[0], OTHER_OPTIONS | other)
+
+
+def rows_of_answered(state):
+    """Yield the rows of the finetuning text where it is ANSWERED."""
+    parts = parts_of("finetune-text")
+    for part, (key, value) in zip(parts, OTHER_SPLITS.items(), strict=False):
+        yield from rows_of(state, "finetune.text", part, {key: value})
+    other = OTHER_SET | {"template": "{other}", "response": "{other}"}
+    yield from rows_of(state, "finetune.text", " ".join(parts[:3]), other)
+
+
+def rows_of_chatted(state):
+    """Yield the rows of the corpus where it is CHATTED."""
+    yield from rows_of_messages(state, "corpus", " ".join(parts_of("corpus")[:3]))
+    other = {"chat_template": "gemma", "chat_template_revision": B}
+    yield from rows_of(state, "corpus", "fetch_chat_template:corpus", other)
+
+
+def rows_of_messages(state, place, jobs):
+    """Yield the rows of conversations."""
+    yield from rows_of(state, place, jobs, {"messages": "other"})
+    columns = {"system": "rules", "user": "question", "assistant": "answer"}
+    yield from ((named(f"{place}.messages.{role}"), state, f"{place}.messages", columns, jobs) for role in columns)
+
+
+def rows_of_sources(state):
+    """Yield the rows of the corpus where it is MIXED.
+
+    Parts 0 to 2 are of answered, 3 to 5 of chatted, 6 to 8 of hub, 9 of listed, 10 to 12 of named.
+    """
+    parts = parts_of("corpus")
+    answered, talked, hub, listed, of_splits = (f"corpus.sources.{name}" for name in MIXED["sources"])
     for number, (key, value) in enumerate(OTHER_SPLITS.items()):
         files = {key.replace("splits", "files"): ["text/d.txt"]}
-        yield from rows_of("named", text, parts[number], files)
-        yield from rows_of(asked, text, parts[number], {key: value})
-        yield from rows_of("mixed", of_splits, parts[10 + number], files)
-        yield from rows_of("mixed", hub, parts[6 + number], {key: value})
-    yield from rows_of("mixed", hub, of_hub, OTHER_SET | {"column": "body"})
-    yield from rows_of("mixed", listed, build, {"weight": 2.5})
-    yield from rows_of("mixed", listed, parts[9], {"files": ["text/a.txt"], "sample_by": "document"})
-    yield f"{text}.sources.NAME.source", "mixed", listed, {"source": "python-docs"}, parts[9]
-    other = {"template": "{other}", "response": "{other}"}
-    yield from rows_of(asked, text, three, OTHER_SET | other)
-    yield from rows_of("mixed", answered, three, other)
-    yield from rows_of(chatted, text, three, {"messages": "other"})
-    yield from rows_of("mixed", talked, of_talked, {"messages": "other"})
-    columns = {"system": "rules", "user": "question", "assistant": "answer"}
-    for state, place, jobs in ((chatted, text, three), ("mixed", talked, of_talked)):
-        yield from ((named(f"{place}.messages.{role}"), state, f"{place}.messages", columns, jobs) for role in columns)
-    yield from rows_of(chatted, text, template, {"chat_template": "gemma"})
-    yield from rows_of("mixed", text, template, {"chat_template_revision": B})
-    other = {"ngram": 8, "files": ["text/c.txt"], "column": "body"}
-    yield from rows_of("filtered", f"{text}.decontaminate", f"collect_ngrams:{collection}", other)
-    other = {"files": ["text/a.txt"], "sample_by": "document", "column": "body"}
-    yield from rows_of("filtered", text, parts[0], OTHER_OPTIONS | other)
+        yield from rows_of(state, of_splits, parts[10 + number], files)
+        yield from rows_of(state, hub, parts[6 + number], {key: value})
+    yield from rows_of(state, hub, " ".join(parts[6:9]), OTHER_SET | {"column": "body"})
+    yield from rows_of(state, listed, "build_corpus:corpus", {"weight": 2.5})
+    yield from rows_of(state, listed, parts[9], {"files": ["text/a.txt"], "sample_by": "document"})
+    yield "corpus.sources.NAME.source", state, listed, {"source": "python-docs"}, parts[9]
+    yield from rows_of(state, answered, " ".join(parts[:3]), {"template": "{other}", "response": "{other}"})
+    yield from rows_of_messages(state, talked, " ".join(parts[3:6]))
 
 
 def rows_of_run(run, jobs, on_jax, jobs_on_jax):
@@ -336,8 +363,13 @@ def rows_of_tasks():
 
 # (key of the schema, state, key of the config, new value, jobs); with None for the key, new values by key
 ROWS = [
-    *rows_of_text("corpus", "corpus", "python-source", "asked", "chatted"),
-    *rows_of_text("finetune.text", "finetune-text", "python-docs", "chatted", "asked"),
+    *rows_of_text("corpus", "corpus", "python-source"),
+    *rows_of_text("finetune.text", "finetune-text", "python-docs"),
+    *rows_of_named_files("jax"),
+    *rows_of_options("jax"),
+    *rows_of_answered("more"),
+    *rows_of_chatted("more"),
+    *rows_of_sources("tasks"),
     *rows_of_tasks(),
     *rows_of("trained", "", "", {"title": "Other words", "trackers": []}),
     *rows_of("trained", "", f"{MLM} {BASE}", {"cpu_threads": 2}),
@@ -353,7 +385,7 @@ ROWS = [
          {"vocab_size": 2048, "model": "byte-level-bpe", "pre_tokenizer": "llama3"}, "train_tokenizer")
         for key in ("model", "pre_tokenizer")
     ),
-    *rows_of("shards", "tokenizer", "fetch_tokenizer:tokenizer", {"pretrained": "some/other", "revision": B}),
+    *rows_of("schedules", "tokenizer", "fetch_tokenizer:tokenizer", {"pretrained": "some/other", "revision": B}),
     *rows_of(
         "more", "tokenizer.compare_with.other", "fetch_tokenizer:tokenizer/compared/other",
         {"pretrained": "some/other", "revision": D},
@@ -361,16 +393,14 @@ ROWS = [
     *rows_of("trained", "tfrecords", RECORDS, {"packing": "pad", "sequence_length": 127}),
     ("tfrecords.source", "elsewhere", "tfrecords", FILED, FETCHED_RECORDS),
     *rows_of(
-        "shards", "tfrecords.files", "fetch_shard:train,00003,00004",
+        "schedules", "tfrecords.files", "fetch_shard:train,00003,00004",
         {"train": ["text/train-[0-2].tfrecord", "text/train-9.tfrecord"]},
     ),
     # The trainer reads no test shard, but the manifest names all.
     *(
-        row
+        (f"tfrecords.files.{split}", "schedules", f"tfrecords.files.{split}", [f"text/train-{number}.tfrecord"],
+         f"fetch_shard:{split},00000,00001")
         for split, number in (("validation", 7), ("test", 8))
-        for row in rows_of(
-            "shards", "tfrecords.files", f"fetch_shard:{split},00000,00001", {split: [f"text/train-{number}.tfrecord"]}
-        )
     ),
     *rows_at_once(
         "trained",
@@ -525,7 +555,7 @@ ROWS = [
         {"documents": 100, "characters": 500, "seed": 3},
     ),
     *rows_of("trained", "evaluation.text", "score_mlm:mlm/tiny", {"masked_documents": 9}),
-    *rows_of("chatted", "evaluation.text", "generate:python", {"responses": 9}),
+    *rows_of("more", "evaluation.text", "generate:python", {"responses": 9}),
     *rows_of(
         "more", "evaluation.pairs.sets.mine", "fetch_pairs:mine",
         {"files": ["text/others.jsonl"], "phenomenon": "field"},
@@ -568,11 +598,19 @@ def leaves(schema, root, path=""):
         yield from leaves(more, root, f"{path}.NAME")
 
 
+def of_either_text(key):
+    """Return a key as that of the corpus, where it is one of the finetuning text."""
+    return re.sub(r"^finetune\.text\.", "corpus.", key)
+
+
 def test_every_key_of_the_schema_has_a_row():
+    """The corpus and the finetuning text have the same keys and rules: a row of one is a row of both."""
     schema = read_yaml(SCHEMA)
+    corpus, tuning = schema["properties"]["corpus"], schema["properties"]["finetune"]["properties"]["text"]
+    assert corpus["$ref"] == tuning["$ref"]
     rows = [row[0] for row in ROWS]
     assert len(rows) == len(set(rows)) > 100
-    assert set(leaves(schema, schema)) == {*rows}
+    assert set(map(of_either_text, leaves(schema, schema))) == set(map(of_either_text, rows))
 
 
 def write(workflow, name, config):
@@ -685,41 +723,61 @@ def after(workflow, rows):
 
 # What new values of keys that are in no recipe themselves are in the knots of a schedule, [step, rate].
 KNOTS = {
-    ("learning_rate", 0.004): ", 0.004]", ("schedule.warmup_steps", 4): "[4, 0.004]",
-    ("schedule.decay_steps", 6): "[14, ", ("schedule.decay_steps", 3): "[7, ",
-    ("schedule.final_learning_rate", 0.0001): ", 0.0001]",
+    ("learning_rate", 0.004): ", 0.004]", ("warmup_steps", 4): "[4, 0.004]",
+    ("decay_steps", 6): "[14, ", ("decay_steps", 3): "[7, ",
+    ("final_learning_rate", 0.0001): ", 0.0001]",
 }  # fmt: skip
 
 
 def tells(reason, row):
     """Return whether the reason of a job says that a row's new value is in its recipe."""
-    _, _, key, value, _ = row
-    name = (key or "").rpartition(".")[2]
+    schema_key, _, key, value, _ = row
+    name = schema_key.rpartition(".")[2]
+    if key is None:
+        (value,) = (new for changed_key, new in value.items() if named(changed_key) == schema_key)
+    elif isinstance(value, dict):
+        value = value.get(name, value)
     knots = re.search(r"schedule was \[\[.*?\]\] and is (\[\[.*?\]\])", reason)
-    traces = [trace for (end, new), trace in KNOTS.items() if (key or "").endswith(f".{end}") and value == new]
-    if knots and traces:
-        return traces[0] in knots[1]
+    if knots and isinstance(value, int | float) and (name, value) in KNOTS:
+        return KNOTS[name, value] in knots[1]
     told = rf"(?:^|[ .]){name} was (?:(?! and is ).)* and is {re.escape(str(value))}(?:[,;]|$)"
     return re.search(rf"{told}|'{name}': {re.escape(repr(value))}[,}}]", reason) is not None
 
 
-# Keys whose new values do not go with those of other rows.
-EXCLUSIVE = "optimizer.name", "tasks.NAME.files", "tasks.NAME.predict", "keep_checkpoints", "profile.steps"
+# Keys whose new values do not go with those of other rows of the same place.
+EXCLUSIVE = "optimizer.name", "tasks.NAME.files", "tasks.NAME.predict"
+
+
+def places_of(row):
+    """Return the parts of the config that a row changes: texts, runs, tasks, and sections."""
+    _, _, key, value, _ = row
+    places = r"finetune\.text|(?:mlm\.runs|finetune\.runs|base|evaluation\.tasks)\.\w+|\w+"
+    return {re.match(places, changed_key)[0] for changed_key in (value if key is None else [key])}
 
 
 def together(rows, graph):
-    """Return lists of rows that are changed together: of a section, all that only reach jobs of the graph.
+    """Return lists of rows that are changed together.
 
-    Others are together where they reach the same jobs. New values that take the place of others are changed alone.
+    Together are those that reach no job; of texts, and of all else, those that reach jobs of the graph; others where
+    they reach the same jobs. New values that do not go with others are changed with those of other places.
     """
-    present, groups = graph.keys() | set().union(*graph.values()), defaultdict(list)
+    present, groups, beside = graph.keys() | set().union(*graph.values()), defaultdict(list), []
     for row in rows:
         schema_key, _, key, value, text = row
-        section = re.match(r"corpus|finetune\.\w+|mlm|base|evaluation\.tasks|", schema_key)[0]
-        alone = repr((key, value)) if isinstance(value, dict) else schema_key.endswith(EXCLUSIVE) and schema_key
         jobs = frozenset(text.split())
-        groups[alone or section, jobs - present and jobs].append(row)
-    return groups.values()
+        if not jobs or jobs - present:
+            groups[jobs].append(row)
+        elif not isinstance(value, dict) and not schema_key.endswith(EXCLUSIVE):
+            groups["texts" if places_of(row) & {"corpus", "finetune.text"} else "else"].append(row)
+        else:
+            group = next((group for group in beside if goes_with(row, group)), None) or beside.append([]) or beside[-1]
+            group.append(row)
+    return [*groups.values(), *beside]
+
+
+def goes_with(row, group):
+    """Return whether a row makes the change of another one of a group, or changes another place than all of them."""
+    return any(row[2:4] == other[2:4] for other in group) or not places_of(row) & set().union(*map(places_of, group))
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -825,9 +883,10 @@ def test_a_shard_with_other_bytes_reruns_nothing_and_is_reported(built):
 
 
 def test_a_line_added_to_one_text_file(in_state, tmp_path):
-    graph, workflow = in_state("filtered").graph, copied(in_state("filtered"), tmp_path)
+    """It is the validation split of the corpus, and one of several files of the finetuning text."""
+    graph, workflow = in_state("jax").graph, copied(in_state("jax"), tmp_path)
     append(workflow / "text/b.txt", "one more line\n")
-    parts = "read_part:corpus,00000 read_part:finetune-text,00000"
+    parts = "read_part:corpus,00001 read_part:finetune-text,00000"
     assert listed(workflow) == followed(graph, parts)
 
 

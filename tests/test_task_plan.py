@@ -20,7 +20,6 @@ MODELS = {
     "mlm": {"runs": {
         "tensorflow": RUN | {"backend": "tensorflow", "model": ROBERTA},
         "jax": RUN | {"backend": "jax", "model": ROBERTA},
-        "modern": RUN | {"backend": "jax", "model": MODERN},
         "given": {"backend": "jax", "pretrained": "given", "revision": "a" * 40},
     }},
     "base": {}, "finetune": {}, "tokenizer": {"vocab_size": 320},
@@ -77,10 +76,8 @@ def exported(folder, config, path):
 def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", warm.QUICK["XLA_FLAGS"])  # what is compared is the program before XLA's passes
     cases = [
-        ("mlm/tensorflow", {"predict": "class", "mesh": [8, 1]}),
-        ("mlm/jax", {"predict": "number", "mesh": [4, 2]}),
-        ("mlm/modern", {"predict": "class", "precision": "mixed_bfloat16"}),
-        ("mlm/given", {"predict": "class"}),
+        ("mlm/tensorflow", {"predict": "number", "mesh": [4, 2]}),
+        ("mlm/given", {"predict": "class", "precision": "mixed_bfloat16"}),
     ]
     wanted = []
     for model, changes in cases:

@@ -35,7 +35,7 @@ def start(
 
     What was settled before the import stays as it was: a program that sets it, sets it to the same.
 
-    library    tensorflow, jax, or tpu: JAX as plans take it, with the TPU compiler
+    library    tensorflow, jax, tpu: JAX as plans take it, with the TPU compiler; ledger: neither, records in buckets
     arguments  sys.argv[1:] of the program
     """
     from conftest import Workflow, session  # not where it serves
@@ -76,6 +76,10 @@ def preload(library: str) -> None:
         from tpulm.training import tensorflow_trainer  # noqa: F401
 
         importlib.import_module("transformers.models.roberta.modeling_tf_roberta")  # after it is told what to leave out
+    elif library == "ledger":
+        from tpulm.core import bucket, job_record  # noqa: F401
+
+        importlib.import_module("gcsfs")
     else:
         if library == "tpu":
             os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "1"}
