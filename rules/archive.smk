@@ -30,7 +30,6 @@ rule write_archive:
         code=code_digest("archive/write_archive", "archive"),
     log:
         "<logs>/archive/archive.log",
-    threads: 1
     conda:
         "../envs/archive.yaml"
     script:
@@ -52,7 +51,6 @@ rule keep_run:
         "<logs>/history/{chain}.log",
     wildcard_constraints:
         chain=one_of(RUNS),
-    threads: 1
     conda:
         "../envs/workflow.yaml"
     script:

@@ -27,7 +27,6 @@ rule train_base_vocabulary:
         "<logs>/base/{vocabulary}.log",
     wildcard_constraints:
         vocabulary=one_of(vocabulary_of(name, run.recipe).removeprefix("base/") for name, run in TRAINED_BASES.items()),
-    threads: 1
     resources:
         mem_mb=4000,  # does not depend on the size of the corpus
         disk_mb=4000,
@@ -55,7 +54,6 @@ rule write_base_tokenizer:
         "<logs>/base/{run}/tokenizer.log",
     wildcard_constraints:
         run=one_of(BASES),
-    threads: 1
     resources:
         mem_mb=4000,
     conda:
@@ -128,7 +126,6 @@ rule fetch_base:
         "<logs>/base/{run}/fetch.log",
     wildcard_constraints:
         run=one_of(FETCHED_BASES),
-    threads: 1
     resources:
         mem_mb=lambda w: mem_mb(BASES[w.run], "fetch_base"),
         # The download and its copy in results/.

@@ -46,7 +46,6 @@ rule plot_checkpoints:
         "<logs>/figures/checkpoints-{chain}.log",
     wildcard_constraints:
         chain=one_of(SCORED_STEPS),
-    threads: 1
     conda:
         "../envs/workflow.yaml"
     script:

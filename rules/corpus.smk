@@ -66,7 +66,6 @@ rule fetch_chat_template:
         collection=one_of(CHATS),
     conda:
         "../envs/data.yaml"
-    threads: 1
     script:
         "../scripts/corpus/fetch_chat_template.py"
 
@@ -92,7 +91,6 @@ rule read_part:
         part=r"\d{5}",
     conda:
         "../envs/data.yaml"
-    threads: 1
     resources:
         mem_mb=lambda w: memory_of(PARTS[w.collection][int(w.part)]),
     script:
@@ -117,7 +115,6 @@ rule assign_splits:
         collection=one_of(TEXTS),
     conda:
         "../envs/data.yaml"
-    threads: 1
     resources:
         mem_mb=4000,  # does not depend on the size of the input
         disk_mb=lambda w: 16000 if w.collection in DIVIDED or w.collection in BENCHMARKS else 4000,
@@ -141,7 +138,6 @@ rule collect_ngrams:
         "<logs>/{collection}/ngrams.log",
     conda:
         "../envs/data.yaml"
-    threads: 1
     resources:
         mem_mb=4000,  # does not depend on the size of the input
         disk_mb=16000,
@@ -167,7 +163,6 @@ rule find_contamination:
         part=r"\d{5}",
     conda:
         "../envs/data.yaml"
-    threads: 1
     resources:
         mem_mb=4000,
     script:
@@ -194,7 +189,6 @@ rule build_corpus:
         collection=one_of(name for name in TEXTS if name not in DIVIDED),
     conda:
         "../envs/data.yaml"
-    threads: 1
     resources:
         mem_mb=4000,  # does not depend on the size of the input
     script:
@@ -268,6 +262,5 @@ rule describe_corpus:
         collection=one_of(TEXTS),
     conda:
         "../envs/data.yaml"
-    threads: 1
     script:
         "../scripts/corpus/describe_corpus.py"

@@ -32,7 +32,6 @@ rule sample_texts:
         code=code_digest("evaluation/sample_texts", "data"),
     log:
         "<logs>/evaluation/texts-{collection}.log",
-    threads: 1
     resources:
         mem_mb=4000,
     conda:
@@ -54,7 +53,6 @@ rule fetch_pairs:
         "<logs>/evaluation/pairs-{pairs}.log",
     wildcard_constraints:
         pairs=one_of(PAIRS),
-    threads: 1
     resources:
         mem_mb=4000,
     conda:
@@ -78,7 +76,6 @@ rule score_ngrams:
         "<logs>/evaluation/ngrams-{collection}-{vocabulary}.log",
     wildcard_constraints:
         vocabulary=one_of(EVALUATED.vocabularies),
-    threads: 1
     resources:
         mem_mb=8000,
     conda:

@@ -204,7 +204,6 @@ rule export_transformers:
     wildcard_constraints:
         stage=one_of(PRESETS),
         run=one_of({name for names in PRESETS.values() for name in names}),
-    threads: 1
     resources:
         mem_mb=lambda w: mem_mb(OUTLINE.models[f"{w.stage}/{w.run}"], "export_transformers"),
     conda:
@@ -234,7 +233,6 @@ rule export_gguf:
     wildcard_constraints:
         model=one_of(MADE_HERE),
         kind=one_of(GGUF_KINDS),
-    threads: 1
     resources:
         mem_mb=lambda w: mem_mb(RUNS[w.model], "export_gguf"),
     conda:

@@ -29,7 +29,6 @@ rule read_harness_task:
         "<logs>/evaluation/harness/{task}/read.log",
     wildcard_constraints:
         task=one_of(HARNESS),
-    threads: 1
     resources:
         mem_mb=8000,
     conda:

@@ -10,14 +10,9 @@ rule mlm:
     """Target: every masked language model, with its metrics and predictions."""
     localrule: True
     input:
-        expand("<results>/mlm/{run}/model/{file}", run=MLM, file=MODEL_FILES),
+        expand("<results>/mlm/{run}/model/{file}", run=MASKED, file=MODEL_FILES),
         expand("<results>/mlm/{run}/history.csv", run=MLM),
         expand("<results>/mlm/{run}/metrics.json", run=[name for name, model in MASKED.items() if model.records]),
-        expand(
-            "<results>/mlm/{run}/model/{file}",
-            run=[name for name in MASKED if name not in MLM],
-            file=MODEL_FILES,
-        ),
         expand("<results>/mlm/{run}/fill_mask.json", run=MASKED),
         [run.pruned for run in MLM.values()],
 
@@ -36,7 +31,6 @@ rule fetch_mlm:
         "<logs>/{fetched}/fetch.log",
     wildcard_constraints:
         fetched=one_of(FETCHED),
-    threads: 1
     resources:
         mem_mb=lambda w: mem_mb(FETCHED[w.fetched], "fetch_mlm"),
     conda:
@@ -110,7 +104,6 @@ rule export_mlm:
         "<logs>/mlm/{run}/export.log",
     wildcard_constraints:
         run=one_of(MLM),
-    threads: 1
     resources:
         mem_mb=lambda w: mem_mb(MLM[w.run], "export_mlm"),
     conda:

@@ -20,7 +20,6 @@ rule find_overlap:
         "<logs>/evaluation/{searched}-overlap-{collection}.log",
     wildcard_constraints:
         searched=one_of(SEARCHED),
-    threads: 1
     resources:
         mem_mb=4000,
     conda:

@@ -26,7 +26,6 @@ rule plan:
         code=code_digest("plan/plan", "workflow"),
     log:
         "<logs>/plan.log",
-    threads: 1
     conda:
         "../envs/workflow.yaml"
     script:

@@ -48,7 +48,6 @@ rule write_card:
         "<logs>/cards/{card}.log",
     wildcard_constraints:
         card=one_of(CARDS),
-    threads: 1
     conda:
         "../envs/data.yaml"
     script:
@@ -72,7 +71,6 @@ rule publish_to_hub:
         "<logs>/publish/hub/{artifact}.log",
     wildcard_constraints:
         artifact=one_of(PUBLISHED),
-    threads: 1
     conda:
         "../envs/data.yaml"
     script:
@@ -93,7 +91,6 @@ rule publish_to_bucket:
         "<logs>/publish/gcs/{artifact}.log",
     wildcard_constraints:
         artifact=one_of(PUBLISHED),
-    threads: 1
     conda:
         "../envs/data.yaml"
     script:

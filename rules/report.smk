@@ -68,7 +68,6 @@ rule write_report:
         code=code_digest("report/write_report", "workflow"),
     log:
         "<logs>/report.log",
-    threads: 1
     conda:
         "../envs/workflow.yaml"
     script:
@@ -89,7 +88,6 @@ rule collect_history:
         "<logs>/{chain}/history.log",
     wildcard_constraints:
         chain=one_of(CHAINS),
-    threads: 1
     conda:
         "../envs/workflow.yaml"
     script:
@@ -114,7 +112,6 @@ rule plot_training:
         "<logs>/figures/training-{stage}-{run}.log",
     wildcard_constraints:
         stage=one_of(STAGES),
-    threads: 1
     conda:
         "../envs/workflow.yaml"
     script:
@@ -135,7 +132,6 @@ rule compare:
         code=code_digest("report/compare", "workflow"),
     log:
         "<logs>/compare/table.log",
-    threads: 1
     conda:
         "../envs/workflow.yaml"
     script:
@@ -154,7 +150,6 @@ rule compare_runs:
         code=code_digest("report/compare_runs", "workflow"),
     log:
         "<logs>/compare/runs.log",
-    threads: 1
     conda:
         "../envs/workflow.yaml"
     script:
@@ -175,7 +170,6 @@ rule compare_published:
         code=code_digest("report/compare_published", "workflow"),
     log:
         "<logs>/compare/published.log",
-    threads: 1
     conda:
         "../envs/workflow.yaml"
     script:
@@ -195,7 +189,6 @@ rule compare_models:
         code=code_digest("report/compare_models", "data"),
     log:
         "<logs>/compare/models.log",
-    threads: 1
     conda:
         "../envs/data.yaml"
     script:

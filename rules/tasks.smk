@@ -25,10 +25,7 @@ rule tasks:
 rule read_task:
     """Read the examples of a task and split them."""
     input:
-        train=lambda w: list(map(PATHS.text, TASK_SOURCES[w.task].get("train", []))),
-        validation=lambda w: list(map(PATHS.text, TASK_SOURCES[w.task].get("validation", []))),
-        test=lambda w: list(map(PATHS.text, TASK_SOURCES[w.task].get("test", []))),
-        dataset=lambda w: list(map(PATHS.text, TASK_SOURCES[w.task].get("dataset", []))),
+        unpack(lambda w: {name: list(map(PATHS.text, files)) for name, files in TASK_SOURCES[w.task].items()}),
     output:
         **{split: f"{TASKS_FOLDER}/{{task}}/{split}.parquet" for split in SPLITS},
         task=f"{TASKS_FOLDER}/{{task}}/task.json",
@@ -39,7 +36,6 @@ rule read_task:
         "<logs>/evaluation/tasks/{task}/read.log",
     wildcard_constraints:
         task=one_of(TASKS),
-    threads: 1
     resources:
         mem_mb=8000,
     conda:
@@ -62,7 +58,6 @@ rule fit_task_baselines:
         "<logs>/evaluation/tasks/{task}/baselines.log",
     wildcard_constraints:
         task=one_of(TASKS),
-    threads: 1
     resources:
         mem_mb=8000,
     conda:
@@ -145,7 +140,6 @@ rule score_task:
     wildcard_constraints:
         task=one_of(TASKS),
         model=one_of({model for _, model in TASK_CHAINS}),
-    threads: 1
     resources:
         mem_mb=8000,
     conda:

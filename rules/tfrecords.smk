@@ -36,7 +36,6 @@ if "tfrecords" in RECORDS and RECORDS["tfrecords"].external_files:
             code=code_digest("tfrecords/fetch_shard", "data"),
         log:
             "<logs>/tfrecords/{split}/{shard}-of-{shards}.log",
-        threads: 1
         conda:
             "../envs/data.yaml"
         script:
@@ -62,7 +61,6 @@ elif MASKED_RECORDS:
             "<logs>/{records}/{split}/{shard}-of-{shards}.log",
         wildcard_constraints:
             records=one_of(MASKED_RECORDS),
-        threads: 1
         resources:
             mem_mb=4000,  # does not depend on the size of the corpus
         conda:
@@ -89,7 +87,6 @@ rule write_causal_shard:
         "<logs>/{records}/{split}/{shard}-of-{shards}.log",
     wildcard_constraints:
         records=one_of(CAUSAL_RECORDS),
-    threads: 1
     conda:
         "../envs/jax.yaml"
     script:
@@ -113,7 +110,6 @@ rule merge_manifest:
         code=code_digest("tfrecords/merge_manifest", "data"),
     log:
         "<logs>/{records}/manifest.log",
-    threads: 1
     conda:
         "../envs/data.yaml"
     script:
@@ -130,7 +126,6 @@ rule count_tokens:
         code=code_digest("tfrecords/count_tokens", "data"),
     log:
         "<logs>/{records}/token_counts.log",
-    threads: 1
     conda:
         "../envs/data.yaml"
     script:

@@ -48,7 +48,6 @@ rule fetch_tokenizer:
         "<logs>/{tokenizer}/fetch.log",
     wildcard_constraints:
         tokenizer=one_of(FETCHED_TOKENIZERS),
-    threads: 1
     conda:
         "../envs/data.yaml"
     script:
@@ -100,7 +99,6 @@ rule evaluate_tokenizer:
         "<logs>/{tokenizer}/evaluate.log",
     wildcard_constraints:
         tokenizer=one_of({"tokenizer"} | set(COMPARED_TOKENIZERS)),
-    threads: 1
     resources:
         mem_mb=4000,  # does not depend on the size of the corpus
         disk_mb=4000,

@@ -42,7 +42,6 @@ rule prune_checkpoint:
         "<logs>/{chain}/{step}-pruned.log",
     wildcard_constraints:
         chain=one_of(CHAINS),
-    threads: 1
     conda:
         "../envs/data.yaml"
     script:
@@ -58,7 +57,6 @@ rule verify:
         code=code_digest("upkeep/verify", "data"),
     log:
         "<logs>/verify.log",
-    threads: 1
     conda:
         "../envs/data.yaml"
     script:
@@ -73,7 +71,6 @@ rule clean:
         code=code_digest("upkeep/clean", "workflow"),
     log:
         "<logs>/clean.log",
-    threads: 1
     conda:
         "../envs/workflow.yaml"
     script:
@@ -88,7 +85,6 @@ rule clean_delete:
         code=code_digest("upkeep/clean_delete", "workflow"),
     log:
         "<logs>/clean_delete.log",
-    threads: 1
     conda:
         "../envs/workflow.yaml"
     script:
@@ -103,7 +99,6 @@ rule track:
         code=code_digest("upkeep/track", "workflow"),
     log:
         "<logs>/track.log",
-    threads: 1
     conda:
         "../envs/workflow.yaml"
     script:

@@ -48,7 +48,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from tpulm.specs.masked_architectures import ARCHITECTURES
 from tpulm.core.files import read_json, write_json, write_text
 from tpulm.models.transformers_config import model_config
-from tpulm.models.masked_folders import pytorch_arrays, save_model
+from tpulm.models.masked_folders import pytorch_arrays
+from tpulm.models.tensor_files import save_tensors
 from tpulm.tokenization.folder import write_settings
 from tpulm.training.tensorflow_model import load_model
 from tpulm.training.tensorflow_runtime import start, tf
@@ -80,7 +81,7 @@ for name, sizes in json.loads(sys.argv[1]).items():
     folder = Path(sys.argv[2]) / name
     folder.mkdir()
     write_text(folder / "config.json", config.to_json_string())
-    save_model(str(folder / "model.safetensors"), pytorch_arrays(trainer.weights()))
+    save_tensors(str(folder / "model.safetensors"), pytorch_arrays(trainer.weights()))
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = folder / "tokenizer_config.json"
     write_settings(tokenizer, str(settings), str(folder / "special_tokens_map.json"))

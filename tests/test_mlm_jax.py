@@ -185,7 +185,7 @@ np.save(sys.argv[4], predictions(model, batch, training=False).numpy())
 
 def test_the_exported_folder_is_the_model(padded, trained_by_both, tmp_path):
     """What we trained gives the same logits in transformers, within 1e-4."""
-    from tpulm.models.masked_folders import save_model
+    from tpulm.models.tensor_files import save_tensors
     from tpulm.models.transformers_config import model_config
 
     trained = trained_by_both[0] / "jax"
@@ -202,7 +202,7 @@ def test_the_exported_folder_is_the_model(padded, trained_by_both, tmp_path):
     model = SIZES | {"architecture": "roberta"} | ONE_TYPE
     config = model_config(model, json.loads(padded.read_text()), "mlm.runs.x.model")
     (folder / "config.json").write_text(config.to_json_string())
-    save_model(folder / "model.safetensors", arrays)
+    save_tensors(folder / "model.safetensors", arrays)
     warm.run("tensorflow", LOGITS, str(folder), str(padded), json.dumps(RECIPE), str(tmp_path / "logits.npy"))
     ours = load_arrays(trained / "logits")["logits"]
     assert np.abs(np.load(tmp_path / "logits.npy") - ours).max() < 1e-4 < np.abs(ours).max()

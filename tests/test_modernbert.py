@@ -94,7 +94,7 @@ print("RESULT" + json.dumps({"class": type(model).__name__, "problems": problems
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """A folder for transformers, made as the rule's script makes it, with what our model answers to `asked`."""
-    from tpulm.models.masked_folders import save_model
+    from tpulm.models.tensor_files import save_tensors
     from tpulm.models.transformers_config import model_config
 
     folder = tmp_path_factory.mktemp("modernbert")
@@ -102,7 +102,7 @@ def exported(tmp_path_factory):
     config = model_config(TINY, MANIFEST, "the.model", "jax")
     config.architectures = [modernbert.PYTORCH_CLASS]
     (folder / "config.json").write_text(config.to_json_string())
-    save_model(str(folder / "model.safetensors"), to_transformers(load_arrays(folder / "ours"), PAD))
+    save_tensors(str(folder / "model.safetensors"), to_transformers(load_arrays(folder / "ours"), PAD))
     return folder
 
 

@@ -17,7 +17,7 @@ from test_lora import EVERYTHING, MODELS, opened
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, write_json
 from tpulm.models import peft as peft_adapter
-from tpulm.models.transformers_causal import Tensor, save_shards
+from tpulm.models.tensor_files import Tensor, save_shards
 from tpulm.specs.artifacts import SHARD_INDEX
 from tpulm.specs.causal_families import FAMILIES
 from tpulm.specs.causal_vocabularies import KINDS

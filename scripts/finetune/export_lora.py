@@ -13,11 +13,11 @@ B includes the factor alpha / rank, because Keras's file has no alpha. The adapt
 if it was trained on weights of another type.
 """
 
-from safetensors.numpy import save_file
 from tpulm.core.arrays import load_arrays
-from tpulm.core.files import atomic_write, write_json
+from tpulm.core.files import write_json
 from tpulm.core.job import job
 from tpulm.models.peft import peft, scaled
+from tpulm.models.tensor_files import save_tensors
 from tpulm.specs.training_step import ModelSpec
 from tpulm.training import runtime
 
@@ -32,8 +32,7 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     spec = ModelSpec.of("finetune", f"finetune.runs.{run}", opened)
     arrays = scaled(load_arrays(snakemake.input.best), spec.alpha / spec.rank)
     tensors, config = peft(arrays, recipe["hub_name"], recipe["hub_revision"])
-    with atomic_write(snakemake.output.peft) as partial:
-        save_file(tensors, partial, metadata={"format": "pt"})
+    save_tensors(snakemake.output.peft, tensors)
     write_json(snakemake.output.peft_config, config)
     save_adapters(spec, arrays, snakemake.output.keras, snakemake.output.keras_config)
     say(f"saved as {snakemake.output.keras} and, for PEFT (rank {config['r']}), in the same folder")

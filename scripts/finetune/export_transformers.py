@@ -22,7 +22,8 @@ stage, run = snakemake.wildcards.stage, snakemake.wildcards.run
 with job(snakemake.log[0], f"{stage} {run}") as say:
     runtime.start(snakemake.params.recipe["cpu_threads"], repeats=False, on_cpu=True)
     from tpulm.models.preset_folders import atomic_folder, load_on_host
-    from tpulm.models.transformers_causal import save_shards, tensors_of, transformers_config
+    from tpulm.models.tensor_files import save_shards
+    from tpulm.models.transformers_causal import tensors_of, transformers_config
     from tpulm.tokenization.conversion import chat_template, save_folder
     from tpulm.tokenization.tokenizer import TextTokenizer
 

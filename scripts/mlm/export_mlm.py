@@ -20,7 +20,8 @@ from tpulm.specs.masked_architectures import find_architecture
 run = snakemake.wildcards.run
 
 with job(snakemake.log[0], f"mlm {run}"):
-    from tpulm.models.masked_folders import pytorch_arrays, save_model
+    from tpulm.models.masked_folders import pytorch_arrays
+    from tpulm.models.tensor_files import save_tensors
     from tpulm.models.transformers_config import init_config, model_config
     from transformers.models.auto.modeling_tf_auto import TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
@@ -44,7 +45,7 @@ with job(snakemake.log[0], f"mlm {run}"):
         named = to_transformers(arrays, config.pad_token_id)
     else:
         named = pytorch_arrays(arrays)
-    save_model(weights, named)
+    save_tensors(weights, named)
     for source, target in zip(snakemake.input.tokenizer, tokenizer, strict=True):
         with atomic_write(target) as partial:
             shutil.copyfile(source, partial)

@@ -16,7 +16,7 @@ from tpulm.config.checks import check_jax_run, check_outline, check_values
 from tpulm.config.outline import Outline
 from tpulm.config.schema import check_plain, fill, typed, validate
 from tpulm.config.sweeps import expand
-from tpulm.core.errors import UserError, describe
+from tpulm.core.errors import UserError, describe, one_line
 from tpulm.core.experiments import from_workflow
 from tpulm.specs.recipes import FETCHED_KEYS, pick
 from tpulm.specs.texts import chat_template_of, sources_of
@@ -41,10 +41,10 @@ def read_yaml(path: str | Path) -> Any:
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{name}, line {mark.line + 1}" if mark else name
-        problem = " ".join(str(getattr(error, "problem", None) or error).split()).rstrip(".")
+        problem = one_line(getattr(error, "problem", None) or error)
         raise UserError(f"{where}: not valid YAML: {problem}.") from None
     except ValueError as error:  # a number or a date that Python cannot hold
-        raise UserError(f"{name} holds a value that cannot be read: {' '.join(str(error).split())[:100]}.") from None
+        raise UserError(f"{name} holds a value that cannot be read: {one_line(error)}.") from None
     except RecursionError:
         raise UserError(f"{name} is nested too deeply.") from None
 

@@ -18,7 +18,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, first_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -263,5 +263,4 @@ def sentences(url: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except Exception as error:  # of aiohttp, requests, google.auth, gcsfs
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise UserError(f"{url} cannot be reached: {lines[0][:200]}; fix this, or wait, and run again.") from error
+        raise UserError(f"{url} cannot be reached: {first_line(error)}; fix this, or wait, and run again.") from error

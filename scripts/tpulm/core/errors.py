@@ -28,10 +28,16 @@ def printable(text: str) -> str:
     return safe if len(safe) <= LONGEST else f"{safe[: LONGEST // 2]} ... {safe[-LONGEST // 2 :]}"
 
 
+def one_line(error: BaseException | str) -> str:
+    """Return an error's text in a line of at most 300 characters, without queries of URLs; its type without text."""
+    text = " ".join(str(error).split())
+    return re.sub(r"(https?://[^\s?]+)\?\S+", r"\1", text)[:300].rstrip(". :") or type(error).__name__
+
+
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, at most 200 characters, URLs without queries; its type without text."""
-    text = str(error).strip().splitlines()
-    return re.sub(r"(https?://[^\s?]+)\?\S+", r"\1", text[0])[:200].rstrip(". :") if text else type(error).__name__
+    """Return the first line of an error's text as `one_line` does, for libraries whose other lines are details."""
+    lines = str(error).strip().splitlines()
+    return one_line(lines[0] if lines else error)
 
 
 def suggestion(name: str, known: Collection[str], others: str) -> str:

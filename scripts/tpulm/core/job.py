@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 
 from tpulm.core import folder_lock
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, first_line, one_line
 from tpulm.core.job_record import recorded
 from tpulm.core.processes import LOST, STOPPED, Stopped, count, number
 from tpulm.core.secrets import redact_file, redacted
@@ -106,7 +106,7 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
         else:
             terminal.write(f"{erase}{redacted(traceback.format_exc())}")
             if count() > 1:  # this process would wait for the others before it ends, and they for it
-                say(f"error: {type(error).__name__}: {' '.join(str(error).split())[:300]}; see its log.")
+                say(f"error: {type(error).__name__}: {one_line(error)}; see its log.")
         sys.exit(1)
     finally:
         with contextlib.suppress(OSError):
@@ -142,7 +142,7 @@ def fault_of_machine(error: BaseException | None) -> str | None:
             name = error.filename if isinstance(error.filename, str) else None
             return f"{os.strerror(error.errno)}{f': {os.path.relpath(name)}' if name else ''}"
         if text := next((words for words in FAULT_TEXTS if words in str(error)), None):
-            return f"{text}: {str(error).strip().splitlines()[0][:200]}"
+            return f"{text}: {first_line(error)}"
         error = error.__cause__ or error.__context__
     return None
 
@@ -157,6 +157,6 @@ def memory_error(error: BaseException | None) -> str | None:
         exhausted = isinstance(error, MemoryError) or EXHAUSTED.search(f"{name} {error}")
         if exhausted and not QUOTA.search(str(error)):
             line = next((line for line in lines if EXHAUSTED.search(line)), lines[0] if lines else name)
-            return line.strip().rstrip(".")[:200]
+            return one_line(line)
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return None

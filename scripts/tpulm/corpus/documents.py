@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tpulm.core import bucket
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, first_line
 from tpulm.specs.artifacts import SPLITS
 
 # The characters of each response, `stop` exclusive, in a text where the responses count.
@@ -96,8 +96,7 @@ def damage_named(path: str | Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, KeyError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise UserError(f"{path} is corrupt ({reason}); delete the file and run again.") from error
+        raise UserError(f"{path} is corrupt ({first_line(error)}); delete the file and run again.") from error
 
 
 Files = str | Sequence[str]

@@ -24,7 +24,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, one_line
 from tpulm.specs.texts import template_fields
 
 Spans = list[tuple[int, int]]
@@ -225,7 +225,7 @@ class ChatTemplate:
             self.template = jinja.from_string(template)
         except jinja2.TemplateError as error:
             line = f", line {error.lineno}," if isinstance(error, jinja2.TemplateSyntaxError) else ""
-            raise UserError(f"{where}{line} is not a valid chat template: {said(error)}.") from None
+            raise UserError(f"{where}{line} is not a valid chat template: {one_line(error)}.") from None
         except (RecursionError, MemoryError, SyntaxError):  # of Jinja, or of Python, which compiles what it makes
             raise UserError(f"{where} is not a valid chat template: it is nested too deeply.") from None
         self.tokens = {name: described[name] for name in ("bos_token", "eos_token")}
@@ -333,7 +333,7 @@ class ChatTemplate:
             with at_most(LONGEST):
                 text = self.template.render(messages=messages, add_generation_prompt=prompt, **tokens)
         except Exception as error:  # whatever the expressions of a template raise
-            raise UserError(f"{place} cannot be rendered by the chat template: {said(error)}.") from None
+            raise UserError(f"{place} cannot be rendered by the chat template: {one_line(error)}.") from None
         return text.replace("\r\n", "\n").replace("\r", "\n")
 
     def by_beginnings(self, place: object, messages: list[dict[str, str]], text: str) -> Spans:
@@ -375,8 +375,3 @@ def markers(template: str, special: Sequence[str] | None) -> set[str]:
         return {token for token in special if token and token in template}
     markup = set(MARKER.findall(template))
     return {marker for marker in markup if not {f"<{marker.strip('</>')}>", f"</{marker.strip('</>')}>"} <= markup}
-
-
-def said(error: Exception) -> str:
-    """Return the message of an error of Jinja, in one line."""
-    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

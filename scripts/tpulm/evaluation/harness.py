@@ -17,7 +17,7 @@ from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
 from tpulm.compat import lm_eval as compat
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, one_line
 from tpulm.core.hub import answer_of, dataset_error
 from tpulm.evaluation.item_means import Scored, mean_score
 from tpulm.evaluation.overlap import count_in_training
@@ -64,8 +64,7 @@ def results_of(lm: LM, key: str, recipe: Mapping[str, Any], paths: Mapping[str, 
             for dataset in hub_datasets(manager, task):
                 if answer := answer_of(dataset_error(dataset, recipe.get("revision"), error)):
                     raise UserError(f"{key} needs the dataset {dataset}, {answer}.") from error
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise UserError(f"{key} cannot be run: {reason}.") from error
+        raise UserError(f"{key} cannot be run: {one_line(error)}.") from error
 
 
 def pin(manager: TaskManager, key: str, name: str, revision: str | None) -> None:

@@ -6,17 +6,17 @@ nor TensorFlow.
 
 from pathlib import Path
 
-import ml_dtypes  # noqa: F401 (makes bfloat16 known to NumPy)
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 from transformers import AutoConfig, PretrainedConfig
 from transformers.modeling_tf_pytorch_utils import apply_transpose, convert_tf_weight_name_to_pt_weight_name
 
 from tpulm.core import hub
 from tpulm.core.errors import UserError, first_line
-from tpulm.core.files import atomic_write, read_json, write_text
+from tpulm.core.files import write_text
 from tpulm.core.foreign_folders import check_folder, check_hdf5
+from tpulm.models.tensor_files import save_tensors, weight_files
+from tpulm.specs.artifacts import MODEL_WEIGHTS
 from tpulm.specs.masked_architectures import find_architecture
 from tpulm.specs.masked_sizes import config_recipe, sizes_of
 
@@ -38,13 +38,6 @@ def pytorch_arrays(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def save_model(path: str, arrays: dict[str, np.ndarray]) -> None:
-    """Write `model.safetensors`, arrays by PyTorch's names, marked `format: pt`, whole or not at all."""
-    with atomic_write(path) as partial:
-        save_file(arrays, partial, metadata={"format": "pt"})
-
-
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 HDF5 = "tf_model.h5"
 # Buffers that old versions of transformers saved; they are computed, not learned.
 BUFFERS = ("position_ids", "token_type_ids")
@@ -86,16 +79,17 @@ def read_weights(folder: Path, where: str) -> dict[str, np.ndarray]:
 
     Raises UserError, naming `where`, for pickles, values that are not finite, or a missing head of the masked model.
     """
-    files = sorted(set(read_json(folder / INDEX)["weight_map"].values())) if (folder / INDEX).is_file() else [WEIGHTS]
     arrays: dict[str, np.ndarray] = {}
-    if not (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file() and (folder / HDF5).is_file():
-        arrays = read_hdf5(folder / HDF5, where)
-    elif all((folder / file).is_file() for file in files):
+    files = weight_files(folder)
+    if all(file.is_file() for file in files):
         for file in files:
-            arrays |= read_file(folder / file, where)
+            arrays |= read_file(file, where)
+    elif files == [folder / MODEL_WEIGHTS] and (folder / HDF5).is_file():
+        arrays = read_hdf5(folder / HDF5, where)
     else:
         raise UserError(
-            f"{where} is {folder}, which has no {WEIGHTS}; allowed: weights in safetensors, or in {HDF5} (TensorFlow)."
+            f"{where} is {folder}, which has no {MODEL_WEIGHTS}; allowed: weights in safetensors, or in {HDF5} "
+            "(TensorFlow)."
         )
     for name, array in arrays.items():
         if not np.isfinite(array).all():
@@ -152,6 +146,6 @@ def save_folder(folder: Path, where: str, backend: str, config_json: str, weight
     Raises UserError as `read_config` and `read_weights` do.
     """
     config, arrays = read_config(folder, where, backend), read_weights(folder, where)
-    save_model(weights, arrays)
+    save_tensors(weights, arrays)
     write_text(config_json, config.to_json_string())
     return config

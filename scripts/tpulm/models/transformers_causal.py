@@ -3,23 +3,20 @@
 keras-hub 0.32 has exporters of its own, for fewer families; Gemma's writes only the first of several key-value heads.
 """
 
-import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from huggingface_hub import split_state_dict_into_shards_factory
-from safetensors.numpy import save_file
 
 from tpulm.core.errors import UserError
-from tpulm.core.files import atomic_write, write_json
+from tpulm.models.tensor_files import Tensor
 from tpulm.models.weight_names import to_matrix
-from tpulm.specs.artifacts import SHARD_INDEX
 from tpulm.specs.causal_families import SAME_NAMES
+
+if TYPE_CHECKING:
+    import keras
 
 # Projections of a block, by keras-hub's names of the layers in all families. The first three have heads.
 MODULES = {
@@ -79,44 +76,6 @@ OUTSIDE = {
 BLOCK = r"(?:decoder_block|transformer_layer)_(\d+)/"
 LAYER = re.compile(rf"{BLOCK}(?:(?:self_)?attention/|linear_attn/)?({'|'.join(MODULES | NORMS | OTHERS)})$")
 IN_BLOCK = re.compile(rf"{BLOCK}({'|'.join(ALONE)})$")
-
-
-SHARD_BYTES = 2_000_000_000
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor that is not in memory: its number of bytes, and a function that reads it."""
-
-    nbytes: int
-    read: Callable[[], np.ndarray]
-
-    @classmethod
-    def of(cls, shape: tuple[int, ...], itemsize: int, read: Callable[[], np.ndarray]) -> "Tensor":
-        """Return a tensor of `shape` with elements of `itemsize` bytes."""
-        return cls(math.prod(shape) * itemsize, read)
-
-
-def save_shards(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int = SHARD_BYTES) -> None:
-    """Write tensors by name to `model.safetensors`, or to several shards and an index if they are larger.
-
-    One shard is in memory at a time. A tensor that is larger than `shard_bytes` is a shard of its own.
-    """
-    split = split_state_dict_into_shards_factory(
-        dict(tensors),
-        get_storage_size=lambda tensor: tensor.nbytes,
-        filename_pattern="model{suffix}.safetensors",
-        max_shard_size=shard_bytes,
-    )
-    for file, names in split.filename_to_tensors.items():
-        with atomic_write(folder / file) as partial:
-            save_file({name: tensors[name].read() for name in names}, partial, metadata={"format": "pt"})
-    if split.is_sharded:
-        write_json(folder / SHARD_INDEX, {"metadata": split.metadata, "weight_map": split.tensor_to_filename})
-
-
-if TYPE_CHECKING:
-    import keras
 
 # A Qwen 2 is a Llama with biases. transformers 5 gives every model of the type qwen2 a byte-level tokenizer, whatever
 # its folder has; for a Llama it takes any.

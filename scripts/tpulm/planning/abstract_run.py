@@ -14,7 +14,7 @@ import numpy as np
 
 from tpulm.compat.keras_hub import read_preset_file
 from tpulm.core import hub
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, one_line
 from tpulm.core.files import read_json
 from tpulm.models import causal, masked_models
 from tpulm.models.building import Kind, build_abstract_model
@@ -59,7 +59,7 @@ def preset_backbone(preset: str, revision: str | None) -> tuple[type, dict]:
     except UserError as error:
         raise Unreachable(str(error)) from None
     except Exception as error:
-        raise Unreachable(f"the sizes of {preset} cannot be read: {' '.join(str(error).split())[:200]}") from None
+        raise Unreachable(f"the sizes of {preset} cannot be read: {one_line(error)}") from None
     family = keras.saving.get_registered_object(config.get("registered_name", ""))
     if family is None:
         raise UserError(f"{preset} is not in the format of Keras, or is a model that keras-hub does not have.")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpulm.core import bucket, job_record, ledger
-from tpulm.core.errors import UserError, causes
+from tpulm.core.errors import UserError, causes, one_line
 from tpulm.core.files import files_of, sha256, write_json
 from tpulm.specs.artifacts import CARD, MANIFEST
 
@@ -122,7 +122,7 @@ def publish_to_hub(recipe: Mapping, files: Mapping[str, Path], last: Mapping, sa
         except Exception as error:
             temporary, sentence = reason(error)
             if not temporary or wait is None:
-                raise UserError(f"{recipe['repository']} cannot be published: {sentence}") from error
+                raise UserError(f"{recipe['repository']} cannot be published: {sentence}.") from error
             say(f"{recipe['repository']}: {sentence}; retrying in {wait} s")
             time.sleep(wait)
     say(f"{recipe['repository']}: {len(files)} files at commit {commit[:12]}")
@@ -159,7 +159,7 @@ def commit_files(api: "HfApi", recipe: Mapping, files: Mapping[str, Path], remov
 
 
 def reason(error: BaseException) -> tuple[bool, str]:
-    """Return whether an error of the hub may be temporary, and a sentence on it. Raises any other error."""
+    """Return whether an error of the hub may be temporary, and what it says. Raises any other error."""
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
     from requests.exceptions import ChunkedEncodingError, ConnectionError, Timeout
 
@@ -168,17 +168,12 @@ def reason(error: BaseException) -> tuple[bool, str]:
             status = cause.response.status_code if cause.response is not None else 0
             if status in (401, 403):
                 refusal = "does not accept" if status == 401 else "does not give write access to"
-                return False, f"the hub {refusal} the token in HF_TOKEN (HTTP {status})."
-            return status in TEMPORARY, f"the hub answers {status}: {in_a_line(cause)}"
+                return False, f"the hub {refusal} the token in HF_TOKEN (HTTP {status})"
+            return status in TEMPORARY, f"the hub answers {status}: {one_line(cause)}"
         if isinstance(cause, OfflineModeIsEnabled):
-            return False, "HF_HUB_OFFLINE forbids requests to the hub; unset it, and run again."
+            return False, "HF_HUB_OFFLINE forbids requests to the hub; unset it, and run again"
         if isinstance(cause, ConnectionError | Timeout | ChunkedEncodingError):
-            return True, f"the hub cannot be reached: {in_a_line(cause)}"
+            return True, f"the hub cannot be reached: {one_line(cause)}"
     if isinstance(error, ValueError) and not isinstance(error, UserError):
-        return False, in_a_line(error)
+        return False, one_line(error)
     raise error
-
-
-def in_a_line(error: BaseException) -> str:
-    """Return the message of an error in one line, at most 300 characters; its type if it has none."""
-    return " ".join(str(error).split())[:300] or type(error).__name__

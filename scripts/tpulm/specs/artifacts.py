@@ -31,9 +31,10 @@ TOKENIZER_FILES = {
     "special_tokens_map": "special_tokens_map.json",
 }
 # Files of results/mlm/RUN/model/, which AutoModelForMaskedLM.from_pretrained reads.
-MODEL_FILES = ("config.json", "model.safetensors", *TOKENIZER_FILES.values())
+MODEL_WEIGHTS = "model.safetensors"
+MODEL_FILES = ("config.json", MODEL_WEIGHTS, *TOKENIZER_FILES.values())
 # File of results/transformers/STAGE/RUN/ with the file of each tensor, if the weights are in several files.
-SHARD_INDEX = "model.safetensors.index.json"
+SHARD_INDEX = f"{MODEL_WEIGHTS}.index.json"
 # Bytes of a weight by KIND in results/gguf/STAGE/RUN-KIND.gguf of a causal model.
 GGUF_KINDS = {"f16": 2, "q8_0": 34 / 32}
 # Files of results/finetune/RUN/ with method: lora, for Keras and for PEFT.

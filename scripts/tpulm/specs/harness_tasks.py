@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, one_line
 
 # Values of `dataset_path` that load files by the `datasets` library; others are names on the Hugging Face Hub.
 LOCAL = ("json", "csv", "parquet", "text")
@@ -76,9 +76,7 @@ def read_description(key: str, path: Path) -> dict[str, Any]:
     try:
         description = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UserError(
-            f"{key}.file is {path}, which is not valid YAML: {' '.join(str(error).split())[:200]}."
-        ) from None
+        raise UserError(f"{key}.file is {path}, which is not valid YAML: {one_line(error)}.") from None
     if not isinstance(description, dict):
         raise UserError(f"{key}.file is {path}, which has no keys; allowed: a task of lm-evaluation-harness.")
     return description
