@@ -14,7 +14,7 @@ from tpulm.planning.estimate import of_roofs
 PLANS = ROOT / "benchmarks/results/recipe_plans.json"
 RATE = 1e9  # bytes a second that each host reads and writes: an assumption
 AIM = 0.02  # of a segment
-LONGEST = "For each recipe, the longest gap on JAX, {} s, and "  # begins the second table
+LONGEST = "The gap of a recipe is the longest gap on JAX above, {} s, plus the time "  # begins the second table
 
 
 def gaps(workflow: Workflow) -> dict[str, tuple[str, dict[str, float]]]:
@@ -60,10 +60,10 @@ def gap_rows(phases: dict[str, tuple[str, dict[str, float]]]) -> list[str]:
 def recipe_rows(longest: float) -> list[str]:
     """Return the table of the part that the gap has of a segment of each planned recipe; longest  gap, in seconds."""
     rows = [
-        f"{LONGEST.format(longest)}what its hosts read and write between two segments, at {RATE / 1e9:g} GB a second "
-        f"and host (assumed): base, checkpoint before, checkpoint. Aim: under {AIM:.0%}.",
+        f"{LONGEST.format(longest)}in which its hosts read the base model and the last checkpoint and write the next "
+        f"checkpoint, at {RATE / 1e9:g} GB/s per host (assumed). Target: less than {AIM:.0%} of a segment.",
         "",
-        "| recipe | slice | steps of a segment | estimate of a step | minutes of a segment | gap | of a segment |",
+        "| recipe | slice | steps a segment | estimate of a step | minutes a segment | gap | share of a segment |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     missed = []
@@ -80,9 +80,9 @@ def recipe_rows(longest: float) -> list[str]:
         longest_missed, whole = max(segment for segment, _ in missed), sum(alone for _, alone in missed)
         rows += [
             "",
-            "The gap is the same for a segment of any length. The aim is missed where segments are short, here "
-            f"{longest_missed / 60:.0f} minutes at most, and a larger `checkpoint_every` makes the gap a smaller part. "
-            f"{whole} of the {len(missed)} runs that miss it are one segment: it is their start and their end.",
+            "The gap does not depend on the length of a segment. Runs with segments of at most "
+            f"{longest_missed / 60:.0f} minutes miss the target. A larger `checkpoint_every` reduces the share of the "
+            f"gap. {whole} of the {len(missed)} runs that miss the target have only one segment.",
         ]
     return rows
 

@@ -198,7 +198,7 @@ def main() -> None:
     if card == "no NVIDIA GPU" and not arguments.tiny:
         sys.exit("error: there is no NVIDIA GPU here; to try this without one: python benchmarks/gpu.py --tiny")
     table = [
-        "| model | records | trained by | tokens/s | MFU | ratio | aims | loss, first and last round | GiB |",
+        "| model | records | trained by | tokens/s | MFU | ratio | targets | loss, first and last round | GiB |",
         "| --- | ---: | --- | --- | ---: | --- | --- | --- | ---: |",
     ]
     with tempfile.TemporaryDirectory() as temporary:
@@ -218,8 +218,8 @@ def result(card: str, abouts: dict, arguments: argparse.Namespace, table: list[s
     head = (
         f"{card}, Python {platform.python_version()}; "
         f"{abouts[WAYS[0]]['versions']}; {abouts[WAYS[1]]['versions']}, torch.compile with {arguments.compile}; "
-        f"attention here: {abouts[WAYS[0]]['attention']}. Medians of {arguments.rounds} rounds by turns, lowest and "
-        "highest in brackets; random records."
+        f"attention of this workflow: {abouts[WAYS[0]]['attention']}. Medians of {arguments.rounds} rounds, lowest "
+        "and highest in brackets. The two programs take turns. The records are random."
     )
     today = datetime.datetime.now(datetime.UTC).date()
     return [f"`python benchmarks/gpu.py`, {today}.", "", head, "", *table]

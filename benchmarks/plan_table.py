@@ -303,10 +303,10 @@ def write_table() -> None:
     write_estimate(factors, errors)
     table, compared = rows(), {line["name"]: line for line in found}
     lines = [
-        f"Factors: {factors[0]:.2f} of the peak of arithmetic, {factors[1]:.2f} of HBM, {factors[2]:.2f} of the links. "
-        f"A step may take {errors['all']:.0%} longer than estimated.",
+        f"Factors: {factors[0]:.2f} of the peak arithmetic, {factors[1]:.2f} of the peak HBM bandwidth, "
+        f"{factors[2]:.2f} of the peak link bandwidth. A step may take {errors['all']:.0%} longer than estimated.",
         "",
-        "| step | slice | use | measured, ms | at least | estimated | off by | source |",
+        "| step | slice | use | measured, ms | at least, ms | estimated, ms | error | source |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | --- |",
     ]
     for name, row in table.items():
@@ -317,7 +317,7 @@ def write_table() -> None:
             cells.append(f"{line['off']:+.0%}{miss}")
         cells = [row["title"], row["slice"], row["use"], *cells, f"[{source(row)}]({row['source']})"]
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "| version | fitted | held-out | outside | fitted without the version |"]
+    lines += ["", "| version | fitted | held-out | outside | fitted, without rows of this version |"]
     lines += ["| --- | ---: | ---: | ---: | ---: |"]
     unseen = without_version()
     for version in dict.fromkeys(version_of(row) for row in table.values()):

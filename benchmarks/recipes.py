@@ -289,12 +289,12 @@ def write_table() -> None:
             lines.append(f"| {' | '.join(cells)} |")
             starred = starred or "layers" in found
     if len(lines) == 2:
-        lines = ["None of them has been compiled yet."]
+        lines = ["No recipe has been compiled yet."]
     if starred:
-        lines += ["", "\\* Computed from two programs with few layers, because each layer adds the same."]
+        lines += ["", "\\* Extrapolated from two programs with few layers, because each layer adds the same cost."]
     for reason, recipes in missing.items():
         said = [f"{name} ({', '.join(dict.fromkeys(slices))})" for name, slices in recipes.items()]
-        lines += ["", f"Without a plan here, {reason}: {', '.join(said)}."]
+        lines += ["", f"No plan in this table, {reason}: {', '.join(said)}."]
     data.write(lines, RESULT, "make bench-plan")
     print("\n".join(lines))
 

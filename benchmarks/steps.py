@@ -56,19 +56,19 @@ def measure_steps(folder: Path, scratch: Path, size: Size, rounds: int) -> tuple
 def step_rows(seconds: dict[str, list[float]], losses: dict[str, list[float]], tokens: int) -> list[str]:
     """Return the table of the ways, medians with the lowest and the highest; a ratio is that of a round."""
     rows = [
-        "| trained by | ms a step | tokens/s | ratio to the published | aim | held-out loss, three seeds |",
+        "| trained by | ms a step | tokens/s | ratio to the published | target | held-out loss, three seeds |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for way, taken in seconds.items():
         middle = statistics.median(taken)
-        name, ratio, aim = "the published `fit`", "1", ""
+        name, ratio, target = "the published `fit`", "1", ""
         if way != PUBLISHED:
             found = [other / own for other, own in zip(seconds[PUBLISHED], taken, strict=True)]
-            name, aim = f"`backend: {way}`", f"{OURS[way]}"
+            name, target = f"`backend: {way}`", f"{OURS[way]}"
             ratio = f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
         step = f"{middle * 1e3:.0f} ({min(taken) * 1e3:.0f} to {max(taken) * 1e3:.0f})"
         held_out = " ".join(f"{loss:.3f}" for loss in losses[way])
-        rows.append(f"| {' | '.join([name, step, f'{tokens / middle:,.0f}', ratio, aim, held_out])} |")
+        rows.append(f"| {' | '.join([name, step, f'{tokens / middle:,.0f}', ratio, target, held_out])} |")
     return rows
 
 
@@ -79,8 +79,8 @@ def steps_lines(scratch: Path, size: Size, rounds: int) -> list[str]:
     about = (
         f"RoBERTa of {size.model['num_hidden_layers']} layers x {size.model['hidden_size']}, vocabulary "
         f"{size.vocabulary:,}, batch {size.batch_size} x {size.length}, float32, two threads. Medians of {rounds} "
-        f"rounds of {size.of_round} steps by turns, lowest and highest in brackets; held-out loss in nats per masked "
-        f"token after {size.steps} steps."
+        f"rounds of {size.of_round} steps, lowest and highest in brackets. Held-out loss in nats per masked token "
+        f"after {size.steps} steps."
     )
     return [about, "", *table]
 

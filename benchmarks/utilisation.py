@@ -224,7 +224,7 @@ def write_table() -> None:
     """Write the MFU of each row, and what takes the time where the target is missed."""
     kept = read_json(KEPT) if KEPT.is_file() else {}
     lines = [
-        "| run | slice | records, at once | GiB a device | ms a step | MFU before | MFU | aimed at | bound by |",
+        "| run | slice | batch, microbatch | GiB a device | ms a step | MFU before | MFU | target | bound by |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
     ]
     missed, missing = [], []
@@ -249,9 +249,9 @@ def write_table() -> None:
         if miss:
             missed.append(profile(row, now))
     if len(lines) == 2:
-        lines = ["None of them has been compiled yet."]
+        lines = ["No row has been compiled yet."]
     if missed:
-        lines += ["", "Where it is missed, the parts of the estimate:", "", *missed]
+        lines += ["", "Where the target is missed, each time as a share of the estimated step:", "", *missed]
     if missing:
         lines += ["", f"Not compiled yet: {', '.join(missing)}."]
     data.write(lines, RESULT, "make bench-plan")

@@ -199,9 +199,9 @@ def tables(text: str, name: str, size: int, models: list[str], without: list[str
     return [
         "",
         f"Training on {megabytes:.0f} MB ({name}): time, peak memory of the process, "
-        "characters per token of held-out documents. SentencePiece and byte-level BPE also cut words at punctuation.",
+        "characters per token of held-out documents. SentencePiece and byte-level BPE also split words at punctuation.",
         "",
-        "| model | here | `tokenizers` | SentencePiece | rustbpe |",
+        "| model | this workflow | `tokenizers` | SentencePiece | rustbpe |",
         "| --- | --- | --- | --- | --- |",
         *training,
         *encoded_table(encoding),
@@ -212,10 +212,10 @@ def encoded_table(rows: list[str]) -> list[str]:
     """Return the table of encoding, if there is one."""
     head = [
         "",
-        "Encoding the same text with one thread, to the same ids (compared by their SHA-256). gigatoken has byte-level "
-        "BPE only.",
+        "Encoding of the same text with one thread. The token ids are the same (compared by their SHA-256). gigatoken "
+        "supports only byte-level BPE.",
         "",
-        "| model | here | `tokenizers` | gigatoken |",
+        "| model | this workflow | `tokenizers` | gigatoken |",
         "| --- | --- | --- | --- |",
     ]
     return [*head, *rows] if rows else []
@@ -237,8 +237,8 @@ def main() -> None:
         print(json.dumps(trained(way, rest[0], int(rest[1]), rest[2]) if what == "train" else encoded(way, *rest)))
         return
     found = [
-        f"{machine()}, Python {platform.python_version()}. {asked.vocab_size:,} pieces. In brackets: how many times as "
-        "long as here."
+        f"{machine()}, Python {platform.python_version()}. {asked.vocab_size:,} pieces. Brackets: the time divided "
+        "by that of this workflow."
     ]
     if asked.text:
         found += tables(asked.text, Path(asked.text).name, asked.vocab_size, asked.models, asked.without)
