@@ -76,8 +76,9 @@ def records_of(vocabulary, folder, texts, packing, length=16, responses=None):
     layout = {"sequence_length": length, "tokens_per_record": length + 1, "packing": packing}
     layout |= {"responses": True} if responses else {}
     keys = {"shards_key": "base.small.shards", "length_key": "sequence_length"}
-    spans = responses and [responses[:30], responses[30:]]
-    documents = tokenize([texts[:30], texts[30:]], tokenizer, spans)
+    half = len(texts) // 2
+    spans = responses and [responses[:half], responses[half:]]
+    documents = tokenize([texts[:half], texts[half:]], tokenizer, spans)
     target = folder / "train/00000-of-00001.tfrecord"
     sidecar = write_shard(documents, layout | keys, tokenizer.special["pad"], CLOSING, target, len(texts))
     sidecar["vocabulary"] = describe(tokenizer, vocabulary)
