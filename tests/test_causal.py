@@ -20,7 +20,7 @@ from tpulm.records.reader import Records
 from tpulm.records.shards import merge_sidecars, write_shard
 from tpulm.records.token_counts import count_tokens, loss_of_frequencies
 from tpulm.specs.causal_families import constructor
-from tpulm.specs.training_step import CausalArchitecture, ModelSpec, TrainingStep
+from tpulm.specs.training_step import CausalArchitecture, TrainingStep
 from tpulm.tokenization import sentencepiece_bpe
 from tpulm.tokenization.tokenizer import CLOSING, describe, tokenize
 
@@ -130,18 +130,15 @@ RECIPE = {
 LORA = {"method": "lora", "rank": 2}
 
 
-def tuned(preset, mesh=(1, 8)):
-    """Return the model of a preset with LoRA, and how it is sharded."""
-    from tpulm.models import causal
-    from tpulm.models.building import open_model
-
-    recipe = RECIPE | LORA | {"mesh": mesh, "base": {"preset": preset}}
-    return open_model(ModelSpec.of("finetune", "finetune.runs.python", recipe), causal)
-
-
 def tuner(preset, mesh=(1, 8), **changes):
     """Return the trainer of a run that tunes a preset."""
     return trainer_of("finetune", base={"preset": preset}, mesh=mesh, **LORA | changes)
+
+
+def tuned(preset, mesh=(1, 8)):
+    """Return the model of a preset with LoRA, and how it is sharded."""
+    run = tuner(preset, mesh).run
+    return run.model, run.distribution
 
 
 def base_trainer(mesh, sizes=SIZES, **changes):
