@@ -305,6 +305,8 @@ def test_a_mesh_of_eight_computes_what_one_device_does(jax_backend, vocabulary, 
     inside = every["segment_ids"][:, 1:] == every["segment_ids"][:, :-1]
     assert 0 < inside.sum() < inside.size and (every["tokens"][:, 1:][~inside] == 2).all()  # <bos> is not predicted
     assert [evaluation["predictions"] for evaluation in evaluations] == [inside.sum()] * 2
+    read, *_ = causal_batches.causal_lm(every)  # tests/test_segments.py: what a model makes of these numbers
+    assert (read["padding_mask"] == every["segment_ids"][:, :-1]).all()
     counts = count_tokens(records, lambda *asked: causal_batches.predicted_ids(causal_batches.arrays(*asked)))
     assert (counts == np.bincount(every["tokens"][:, 1:][inside], minlength=len(counts))).all()
     shares = counts / counts.sum()
