@@ -207,10 +207,7 @@ def no_records() -> list[str]:
 
 
 def shard_files(files: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """Return the files of each split, sorted; files  globs by split, see tfrecords.files.
-
-    Raises UserError for a glob without files, and for a file in two splits.
-    """
+    """Return the files of each split, sorted, for its globs. Raises UserError for a glob without files."""
     matches: dict[str, tuple[str, ...]] = {}
     for split in SPLITS:
         by_glob = (matching_files(f"tfrecords.files.{split}", pattern, "*.tfrecord") for pattern in files[split])

@@ -168,10 +168,7 @@ class Task:
 
 
 def sizes_of_plan(model: Model, unknown: bool) -> dict:
-    """Return the sizes of a masked model for the plan of a task; empty if they are in a config.json.
-
-    unknown  whether only the TFRecords' manifest has the size of the vocabulary
-    """
+    """Return the sizes of a masked model for the plan of a task; {} if a config.json has them."""
     if model.origin:
         return {}
     config = exported_model(model.recipe["model"], model.backend)
@@ -189,10 +186,7 @@ def every_task(outline: Outline) -> dict[str, Task]:
 
 
 def sizes_on_jax(model: Model) -> dict:
-    """Return the sizes of a masked model on JAX; empty if a config.json will have them.
-
-    Raises UserError if JAX cannot open it.
-    """
+    """Return the sizes of a masked model on JAX; {} if a config.json has them. Raises UserError if JAX lacks them."""
     if "model" not in model.recipe:
         return {}
     exported = exported_model(model.recipe["model"], model.backend)

@@ -35,12 +35,7 @@ def padded_length(length: int, longest: int) -> int:
 
 
 def batches_by_length(lengths: Sequence[int], longest: int, replicas: int) -> Iterator[tuple[list[int], int]]:
-    """Yield the row numbers of each batch, and its padded length.
-
-    lengths   tokens of each row
-    longest   limit of the padded length
-    replicas  divides the number of rows of a full batch
-    """
+    """Yield the row numbers of each batch and its padded length; `replicas` divides the rows of a full batch."""
     by_length: defaultdict[int, list[int]] = defaultdict(list)
     for row, length in enumerate(lengths):
         by_length[padded_length(length, longest)].append(row)

@@ -81,10 +81,7 @@ LAYOUTS = {
 
 
 def mesh_shape(mesh: list[int], devices: int, kind: str, where: str) -> tuple[int, int]:
-    """Return the sizes of the axes batch and model, with -1 resolved over `devices` of a `kind` such as tpu.
-
-    Raises UserError, naming the config key `where`, for a mesh that does not fit.
-    """
+    """Return the sizes of the axes batch and model. Raises UserError, naming `where`, for a mesh that does not fit."""
     known = int(np.prod([size for size in mesh if size != -1]))
     fits = devices % known == 0 if -1 in mesh else known <= devices
     if not fits:

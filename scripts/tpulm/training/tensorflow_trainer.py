@@ -283,10 +283,7 @@ def train_segment(trainer: Trainer, records: tuple[Records, Records], segment: S
 def global_batches(
     strategy: tf.distribute.Strategy, load: Callable[[int], dict], batch_size: int, first: int, last: int
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-    """Return an iterable over the global batches of steps `first` to `last`, each split over the replicas.
-
-    load  function of the step that returns a dict of arrays [batch_size, ...]; it is called ahead of use
-    """
+    """Return an iterable over the global batches of steps `first` to `last`, each split over the replicas."""
     example = load(first)
     names = sorted(example)
 
