@@ -13,6 +13,7 @@ import numpy as np
 from jax.experimental import io_callback
 from keras import ops
 
+from tpulm.models.variables import values_of
 from tpulm.tokenization.tokenizer import TextTokenizer
 
 HALF = "\ufffd"  # the end of a text whose last character is incomplete
@@ -160,9 +161,5 @@ class Streaming:
 
     def score(self, ids: list[int]) -> list[float]:
         """Return the natural log probability of each of the ids but the first."""
-        variables = [
-            [variable.value for variable in group]
-            for group in (self.model.trainable_variables, self.model.non_trainable_variables)
-        ]
-        scores = self.scored(tuple(variables), padded(ids, 0, self.most))
+        scores = self.scored(values_of(self.model), padded(ids, 0, self.most))
         return np.asarray(scores)[: len(ids) - 1].tolist()
