@@ -17,7 +17,7 @@ from tpulm.core import job_record, ledger
 from tpulm.core.errors import UserError
 from tpulm.core.ledger import ancestors, maker_of, makers
 from tpulm.core.secrets import find_secret
-from tpulm.release.crate import crate_of
+from tpulm.release.crate import Crate
 from tpulm.release.provenance import JOBS
 from tpulm.release.rebuild import minors_of
 from tpulm.release.verify import MANIFEST, damages_of
@@ -252,7 +252,7 @@ def archive_files(
     files[JOBS] = as_json([{key: value for key, value in job.items() if key != "packages"} for job in jobs])
     files |= {"verify.py": Path(__file__).with_name("verify.py"), "__main__.py": PROGRAM.encode()}
     files["README.md"] = readme(recipe, manifest, largest, minors_of(jobs)).encode()
-    files["ro-crate-metadata.json"] = as_json(crate_of(recipe, jobs, manifest, source_names, sorted(files)))
+    files["ro-crate-metadata.json"] = as_json(Crate(recipe, jobs, manifest, source_names).described(sorted(files)))
     return files, manifest
 
 
