@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from tpulm.report import charts
-from tpulm.report.sources import Sources, reasons_of, source_of
+from tpulm.report.sources import Sources, drop_reasons, source_of
 from tpulm.specs.artifacts import MANIFEST
 
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
@@ -69,7 +69,7 @@ def texts(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:
                 "source": corpus.get("source")
                 or " and ".join(dict.fromkeys(part["source"] for part in parts.values())),
                 "splits": corpus["splits"],
-                "reasons": reasons_of(corpus["splits"]),
+                "reasons": drop_reasons(corpus["splits"]),
                 "responses": [split for split, figures in corpus["splits"].items() if "responses" in figures],
                 "sources": parts,
                 "removed": [
