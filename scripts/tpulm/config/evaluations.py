@@ -14,8 +14,6 @@ from tpulm.specs.texts import has_responses
 
 # Keys that scoring a causal model takes from its recipe, in addition to those that open it.
 READING_KEYS = ("sequence_length", "batch_size", "microbatches")
-# Sequence length at which a masked model without records is scored.
-LENGTH = 128
 FOLDER = "<results>/evaluation"
 # The files with scores, and with their values by item.
 FILES = ("scores.json", "items.parquet")
@@ -284,7 +282,7 @@ class Evaluations:
         documents = {"documents": self.documents_of(model)}
         if model.stage != "mlm":
             return documents | model.job_recipe | pick(model.recipe, *READING_KEYS)
-        return documents | model.job_recipe | {"length": model.records.sequence_length if model.records else LENGTH}
+        return documents | model.job_recipe | {"length": model.sequence_length}
 
 
 def overlaps_of(model: Model, *searched: str) -> list[str]:

@@ -28,8 +28,8 @@ from tpulm.specs.schedule import segment_schedule
 OPENING_KEYS = ("seed", "precision", "mesh", "layout", "host_device_count")
 # Keys that limit a generated text, of which a config has at most one, and the default of the first.
 LIMITS, MAX_NEW_TOKENS = ("max_new_tokens", "max_length"), 128
-# Batch size at which a masked model that was not trained here is measured.
-MEASURED_AT_ONCE = 8
+# Batch size at which a masked model that was not trained here is measured, and tokens that it reads without records.
+MEASURED_AT_ONCE, LENGTH = 8, 128
 
 
 class Vocabulary(NamedTuple):
@@ -99,6 +99,11 @@ class Model:
         return f"{self.stage}/{self.name}/{'init' if 'init' in self.recipe else 'model'}"
 
     @property
+    def sequence_length(self) -> int:
+        """Tokens of a record that it reads; LENGTH without records."""
+        return self.records.sequence_length if self.records else self.recipe.get("sequence_length", LENGTH)
+
+    @property
     def files(self) -> list[str]:
         """The files of a masked model's folder."""
         return [f"{self.exported}/{file}" for file in MODEL_FILES]
@@ -157,7 +162,7 @@ class Run(Model):
     @cached_property
     def phases(self) -> list[Phase]:
         """Its phases; one, if the config has none."""
-        return phases_of(self.recipe, self.records.sequence_length if self.records else self.recipe["sequence_length"])
+        return phases_of(self.recipe, self.sequence_length)
 
     def recipe_at(self, last: int) -> Mapping:
         """Return its recipe in the phase of the segment that ends at `last`."""
@@ -248,14 +253,12 @@ class Run(Model):
     @property
     def tokens_per_step(self) -> int:
         """Tokens that the model reads in a step."""
-        length = self.records.sequence_length if self.records else self.recipe["sequence_length"]
-        return self.recipe["batch_size"] * length
+        return self.recipe["batch_size"] * self.sequence_length
 
     @property
     def tokens_at(self) -> dict[int, int]:
         """The tokens that it has read at each checkpoint."""
-        length = self.records.sequence_length if self.records else self.recipe["sequence_length"]
-        return {last: tokens_until(self.segment(last), last, length) for last in self.segment_ends}
+        return {last: tokens_until(self.segment(last), last, self.sequence_length) for last in self.segment_ends}
 
     @property
     def record_sets(self) -> list[RecordSet]:
@@ -326,7 +329,12 @@ def checkpoint_period(keep: str, segments: int) -> int:
     keep      keep_checkpoints of the run: all, last or every N
     segments  how many checkpoints the run has
     """
-    return {"all": 1, "last": segments}.get(keep) or int(keep.removeprefix("every "))
+    return {"all": 1, "last": segments}.get(keep) or period_of(keep)
+
+
+def period_of(period: str) -> int:
+    """Return N of `every N`."""
+    return int(period.removeprefix("every "))
 
 
 class Outline:

@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tpulm.compat.keras import replace_call
 from tpulm.models.sharding import Sharded
-from tpulm.models.variables import values_of
+from tpulm.models.variables import is_random_state, values_of
 
 
 def remat(model: keras.Model) -> None:
@@ -57,7 +57,7 @@ def rematerializing(block: keras.Layer, call: Callable) -> Callable:
         values = [leaf for is_array, leaf in zip(arrays, leaves, strict=True) if is_array]
         outputs, changed = inside(*values_of(block), values)
         for variable, value in zip(block.non_trainable_variables, changed, strict=True):
-            if "seed_generator" in variable.path:
+            if is_random_state(variable):
                 variable.assign(value)
         return outputs
 

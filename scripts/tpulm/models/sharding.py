@@ -17,6 +17,7 @@ from keras.distribution import DeviceMesh, LayoutMap, ModelParallel, TensorLayou
 from tpulm.compat.keras import layout_of
 from tpulm.core.devices import IN_USE
 from tpulm.core.errors import UserError
+from tpulm.models.variables import is_random_state
 
 AXES = ["batch", "model"]
 BLOCK_OUTPUT = re.compile(r"(decoder_block_|transformer_layer_|encoder\.layer\.|model\.layers\.)\d+/output$")
@@ -265,7 +266,7 @@ def partitioning(model: keras.Model, distribution: Sharded) -> list[dict]:
     check_shardings(model.variables, distribution)
     rows = []
     for variable in model.variables:
-        if "seed_generator" in variable.path:
+        if is_random_state(variable):
             continue
         shard = variable.value.sharding.shard_shape(variable.shape)
         rows.append(
@@ -297,7 +298,7 @@ def check_shardings(variables: list, distribution: Sharded) -> None:
     """Raise UserError for the first variable that is not sharded as the layout map says."""
     check_overrides(variables, distribution)
     for variable in variables:
-        if "seed_generator" in variable.path:
+        if is_random_state(variable):
             continue
         axes = distribution.expected(variable.path, variable.shape)
         parts = [distribution.sizes[axis] if axis else 1 for axis in axes]

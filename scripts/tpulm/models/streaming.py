@@ -13,6 +13,7 @@ import numpy as np
 from jax.experimental import io_callback
 from keras import ops
 
+from tpulm.models.sampling import end_ids
 from tpulm.models.variables import values_of
 from tpulm.tokenization.tokenizer import TextTokenizer
 
@@ -117,9 +118,7 @@ class Streaming:
 
     def __init__(self, model: keras_hub.models.CausalLM, size: int):
         """Take a model with its preprocessor; size  number of ids of its tokenizer."""
-        tokenizer = model.preprocessor.tokenizer
-        ends = (tokenizer.end_token_id, getattr(tokenizer, "end_token2_id", None))  # Llama 3 has two
-        self.ends = [token for token in ends if token is not None]
+        self.ends = end_ids(model.preprocessor.tokenizer)
         self.model, self.sampler = model, TellingSampler(self.hear, size, self.ends[0])
         self.most = getattr(model.backbone, "max_sequence_length", None)
         self.scored = jax.jit(self.log_probabilities)

@@ -37,6 +37,11 @@ def values_of(layer: "keras.Layer") -> tuple[list, list]:
     return [variable.value for variable in trainable], [variable.value for variable in frozen]
 
 
+def is_random_state(variable: "keras.Variable") -> bool:
+    """Return whether a variable is the state of a random generator, for dropout, and no weight."""
+    return "seed_generator" in variable.path
+
+
 def count(variables: list) -> int:
     """Return the number of parameters in variables."""
     return int(sum(np.prod(variable.shape) for variable in variables))

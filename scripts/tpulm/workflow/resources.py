@@ -7,7 +7,6 @@ the high side, because a scheduler ends a job that takes more.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tpulm.config.evaluations import LENGTH
 from tpulm.config.model_sizes import (
     FLOAT32,
     STORED,
@@ -61,7 +60,7 @@ def activations(model: Model, backward: bool) -> int:
     gradients of logits are float32.
     """
     recipe, size = model.recipe, model_size(model)
-    length = recipe.get("sequence_length") or (model.records.sequence_length if model.records else LENGTH)
+    length = model.sequence_length
     records = -(-recipe.get("batch_size", EVALUATION_BATCH) // recipe.get("microbatches", 1))
     if model.stage == "mlm" and not backward:
         records = min(records, EVALUATION_BATCH)
