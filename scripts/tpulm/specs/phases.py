@@ -2,6 +2,12 @@
 
 A segment lies in one phase. Its recipe has the values of that phase, and `phases`: what the phase and those before it
 take of the records, but nothing of later ones, so that a change of the last phase leaves earlier segments as they are.
+
+The key `phases` is a list of mappings, of
+a run in the config      until, and what differs from the run
+a segment's recipe       `Phase.taken`, of its phase and of those before it
+a plan and its recipe    the plan of each phase, with first and until
+a run in a page's recipe `Phase.taken`, with until
 """
 
 from collections.abc import Mapping, Sequence
