@@ -162,14 +162,14 @@ class Evaluations:
         return self.all[f"tasks/{name}/"]
 
     @cached_property
-    def tuned(self) -> dict[str, Run]:
+    def task_runs(self) -> dict[str, Run]:
         """All runs of models on tasks by path."""
         return {chain.path: chain for chains in self.chains_of.values() for chain in chains}
 
     @cached_property
     def chains(self) -> dict[str, Run]:
         """All runs by path, those of models on tasks included."""
-        return self.outline.runs | self.tuned
+        return self.outline.runs | self.task_runs
 
     @cached_property
     def harness_models(self) -> dict[str, Model]:
@@ -186,7 +186,7 @@ class Evaluations:
             for file in (*FILES, "responses.json")
         ]
         score_files = [file for scores in self.all.values() for file in scores.files]
-        return score_files + responses + [mark for chain in self.tuned.values() for mark in chain.pruned]
+        return score_files + responses + [mark for chain in self.task_runs.values() for mark in chain.pruned]
 
     def of_model(self, path: str) -> list[str]:
         """Return the files with the scores of a run's final model."""

@@ -20,7 +20,7 @@ from tpulm.config.record_sets import (
 )
 from tpulm.specs.artifacts import CHECKPOINT_FILES, EXPORTED, MODEL_FILES, PAD_ID, PRUNED, SEGMENT_FILES, SNAPSHOTS
 from tpulm.specs.masked_sizes import config_recipe, exported_model, opens
-from tpulm.specs.phases import WHOLE_TEXT, Phase, phase_at, phases_of, taken_until, tokens_until
+from tpulm.specs.phases import WHOLE_TEXT, Phase, entries_until, phase_at, phases_of, tokens_until
 from tpulm.specs.recipes import JAX_KEYS, LORA_KEYS, STAGES, STEP_KEYS, given_keys, pick
 from tpulm.specs.schedule import segment_schedule
 
@@ -123,7 +123,7 @@ class Model:
         return {part.name: getattr(self, part.name) for part in fields(Model)} | changes
 
     @property
-    def tuned(self) -> str | list[str]:
+    def tuned_weights(self) -> str | list[str]:
         """The file with the variables of a finetuned model, which are added to `preset`; none for other models."""
         return self.weights if self.stage == "finetune" else []
 
@@ -134,7 +134,7 @@ class Run(Model):
 
     step_keys    keys of the recipe that decide what a training step computes
     more_recipe  other keys in the recipe of a segment, with their values
-    init         files of the masked model that it starts from; sizes  those of them that later segments read, too
+    init         files of the masked model that it starts from; init_config  those that later segments read, too
     start        weights of another run that it starts from
     forgotten    records of the corpus, which measure what finetuning has forgotten; None without a corpus
     described    keys of a plan in addition to the step's, such as sizes of the model; None if it cannot be planned
@@ -146,7 +146,7 @@ class Run(Model):
     step_keys: tuple[str, ...]
     more_recipe: Mapping
     init: list[str] = field(default_factory=list)
-    sizes: list[str] = field(default_factory=list)
+    init_config: list[str] = field(default_factory=list)
     start: list[str] = field(default_factory=list)
     forgotten: RecordSet | None = None
     described: Mapping | None = field(default_factory=dict)
@@ -177,7 +177,7 @@ class Run(Model):
         """Return the manifests of the records that the segment up to `last` mixes; none if it reads the run's own."""
         phase = phase_at(self.phases, last)
         sets = [self.phase_records[source, phase.sequence_length] for source in phase.shares if self.phase_records]
-        return [records.manifest for records in sets] if taken_until(self.phases, last) else []
+        return [records.manifest for records in sets] if entries_until(self.phases, last) else []
 
     @property
     def by_source(self) -> dict[str, RecordSet]:
@@ -185,7 +185,7 @@ class Run(Model):
         return {
             source: records
             for (source, _), records in self.phase_records.items()
-            if source != WHOLE_TEXT and "validation" in records.counts
+            if source != WHOLE_TEXT and "validation" in records.shards_here
         }
 
     @cached_property
@@ -229,7 +229,7 @@ class Run(Model):
 
     def init_at(self, last: int) -> list[str]:
         """Return the files of the masked model that the segment up to `last` reads."""
-        return self.sizes if self.before(last) else self.init
+        return self.init_config if self.before(last) else self.init
 
     def start_at(self, last: int) -> list[str]:
         """Return the weights of another run that the segment up to `last` starts from: only the first one does."""
@@ -278,7 +278,7 @@ class Run(Model):
         It lacks the total number of steps, so that a longer run keeps its segments, and patience where that cannot have
         run out: the first evaluation is always the best so far.
         """
-        recipe, taken = self.recipe_at(last), taken_until(self.phases, last)
+        recipe, phases = self.recipe_at(last), entries_until(self.phases, last)
         first = last - recipe["checkpoint_every"]
         curve = recipe["schedule"] | {"learning_rate": recipe["learning_rate"]}
         patience, evaluations = recipe["patience"], first // recipe["checkpoint_every"]
@@ -290,7 +290,7 @@ class Run(Model):
             **self.more_recipe,
             **({"evaluate_every": recipe["evaluate_every"]} if recipe["evaluate_every"] else {}),
             **({"patience": patience} if patience and evaluations > patience else {}),
-            **({"phases": taken} if taken else {}),
+            **({"phases": phases} if phases else {}),
         }
 
     def plan(self) -> dict:
@@ -424,7 +424,7 @@ class Outline:
             step_keys=step_keys(recipe, *(() if init else ("model",)), "masking"),
             more_recipe=records.loss | self.cpu,
             init=init,
-            sizes=init[:1],
+            init_config=init[:1],
             described=described if planned else None,
             plan_inputs={"manifest": manifest, "init": init[:1] if on_jax else [], "task": []},
         )

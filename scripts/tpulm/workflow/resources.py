@@ -103,19 +103,19 @@ def training(model: Model) -> int:
     return (fresh if model.stage != "finetune" else memory_to_open(model)) + here + written
 
 
-def tuned(model: Model) -> int:
-    """Return the bytes of opening a model with the weights of a checkpoint, which are read before they are assigned."""
+def opened_causal(model: Model) -> int:
+    """Return the bytes of opening a causal model; the weights of a checkpoint are read before they are assigned."""
     return memory_to_open(model) + (weight_bytes(model) if model.weights else 0)
 
 
 def evaluating(model: Model) -> int:
     """Return the bytes of evaluating a model: the model, and the activations of one layer."""
-    return tuned(model) + (activations(model, backward=False) if on_cpu(model) else 0)
+    return opened_causal(model) + (activations(model, backward=False) if on_cpu(model) else 0)
 
 
 def exported(model: Model) -> int:
     """Return the bytes of exporting a finetuned model, which with LoRA is merged into another one in float32."""
-    return tuned(model) + (FLOAT32 * model_size(model).parameters if model.recipe["method"] == "lora" else 0)
+    return opened_causal(model) + (FLOAT32 * model_size(model).parameters if model.recipe["method"] == "lora" else 0)
 
 
 def converting(size: ModelSize) -> int:
