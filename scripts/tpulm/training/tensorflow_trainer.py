@@ -275,7 +275,7 @@ def train_segment(trainer: Trainer, records: tuple[Records, Records], segment: S
         callbacks.redo_evaluation()
         trainer.train(load, batch_size, history.step, rates[history.step - first :], history, callbacks)
         evaluation = callbacks.finish()
-        checkpoint.save_checkpoint(outputs, recipe, trainer.weights(), trainer.optimizer_state(), evaluation, previous)
+        checkpoint.save_checkpoint(segment, trainer.weights(), trainer.optimizer_state(), evaluation)
         history.write(outputs["history"], outputs["timings"], bool(every))
         callbacks.segment_written()
 
