@@ -18,7 +18,7 @@ LONGEST = "The gap of a recipe is the longest gap on JAX above, {} s, plus the t
 
 
 def gaps(workflow: Workflow) -> dict[str, tuple[str, dict[str, float]]]:
-    """Return of each run in a finished workflow, by its key, its backend and the seconds of its last segment's phases.
+    """Return of each run in a finished workflow, by its key, its backend and the seconds of its last segment's parts.
 
     Raises LookupError for a run whose log does not have them.
     """
@@ -33,7 +33,7 @@ def gaps(workflow: Workflow) -> dict[str, tuple[str, dict[str, float]]]:
 
 
 def gap_of(seconds: dict[str, float]) -> float:
-    """Return the seconds of the phases in which nothing is trained."""
+    """Return the seconds of the parts in which nothing is trained."""
     return sum(seconds.get(name, 0.0) for name in GAP)
 
 
@@ -44,12 +44,12 @@ def moved_bytes(run: Run) -> int:
     return base + state // run.recipe["resources"].get("hosts", 1)
 
 
-def gap_rows(phases: dict[str, tuple[str, dict[str, float]]]) -> list[str]:
+def gap_rows(segments: dict[str, tuple[str, dict[str, float]]]) -> list[str]:
     """Return the tables of the gap between two segments here, and of its part of a segment of each recipe."""
     names = (*GAP, "evaluate", "train")
     rows = [f"| last segment of | {' | '.join(names)} | gap |", "| --- |" + " ---: |" * (len(names) + 1)]
     longest = 0.0
-    for key, (backend, seconds) in phases.items():
+    for key, (backend, seconds) in segments.items():
         if backend == "jax":
             longest = max(longest, gap_of(seconds))
         cells = [f"{seconds.get(name, 0.0):.2f} s" for name in names]

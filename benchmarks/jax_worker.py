@@ -24,6 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import numpy as np
+from tpulm.specs.recipes import determinism_of
 from tpulm.specs.record_arrays import Arrays
 from tpulm.specs.training_step import TrainingStep
 from tpulm.training import runtime
@@ -69,7 +70,7 @@ class Training:
     def __init__(self, job: dict):
         """Build it; see the top of this file."""
         recipe = job["recipe"]
-        runtime.start(job["threads"], job["devices"], recipe["precision"], recipe.get("determinism", "bytes"))
+        runtime.start(job["threads"], job["devices"], recipe["precision"], determinism_of(recipe))
         from tpulm.models import causal
         from tpulm.planning.abstract_run import kind_of_model, without_preset
         from tpulm.training.jax_run import build_run

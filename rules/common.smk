@@ -185,7 +185,7 @@ def opening_inputs(model_of) -> dict:
     return {
         "base": lambda wildcards: ancient(model_of(wildcards).preset),
         "fingerprint": lambda wildcards: model_of(wildcards).fingerprint,
-        "best": lambda wildcards: model_of(wildcards).tuned,
+        "best": lambda wildcards: model_of(wildcards).tuned_weights,
     }
 
 

@@ -93,7 +93,7 @@ rule export_mlm:
     input:
         manifest=lambda w: RECORDS["tfrecords"].manifest,
         tokenizer=lambda w: list(TOKENIZER.values()),
-        init=lambda w: MLM[w.run].sizes,
+        init=lambda w: MLM[w.run].init_config,
         best=lambda w: at_step(MLM[w.run], w).weights,
     output:
         [f"<results>/mlm/{{run}}/model/{file}" for file in MODEL_FILES],

@@ -3,7 +3,7 @@
 from tpulm.config.tasks import FOLDER as TASKS_FOLDER
 from tpulm.corpus.sources import task_files
 
-TASKS, TUNED = EVALUATED.tasks, EVALUATED.tuned
+TASKS, TASK_RUNS = EVALUATED.tasks, EVALUATED.task_runs
 # The chains of checkpoints by task and model.
 TASK_CHAINS = EVALUATED.chains_of
 TASK_SOURCES = {name: or_exit(task_files, task.key, task.reading) for name, task in TASKS.items()}
@@ -19,7 +19,7 @@ rule tasks:
     localrule: True
     input:
         [EVALUATED.on_task(name).files for name in TASKS],
-        [chain.pruned for chain in TUNED.values()],
+        [chain.pruned for chain in TASK_RUNS.values()],
 
 
 rule read_task:
@@ -69,24 +69,24 @@ rule fit_task_baselines:
 rule train_task:
     """Train one segment of a model on a task, from the previous checkpoint to the next."""
     input:
-        train=lambda w: f"{TASKS[TUNED[w.chain].task].folder}/train.parquet",
-        validation=lambda w: f"{TASKS[TUNED[w.chain].task].folder}/validation.parquet",
-        task=lambda w: f"{TASKS[TUNED[w.chain].task].folder}/task.json",
-        model=lambda w: TUNED[w.chain].init_at(int(w.step)),
-        start=lambda w: TUNED[w.chain].start_at(int(w.step)),
-        previous=lambda w: previous_checkpoint(TUNED[w.chain], int(w.step)),
+        train=lambda w: f"{TASKS[TASK_RUNS[w.chain].task].folder}/train.parquet",
+        validation=lambda w: f"{TASKS[TASK_RUNS[w.chain].task].folder}/validation.parquet",
+        task=lambda w: f"{TASKS[TASK_RUNS[w.chain].task].folder}/task.json",
+        model=lambda w: TASK_RUNS[w.chain].init_at(int(w.step)),
+        start=lambda w: TASK_RUNS[w.chain].start_at(int(w.step)),
+        previous=lambda w: previous_checkpoint(TASK_RUNS[w.chain], int(w.step)),
     output:
         **segment_outputs("<results>/{chain}"),
     params:
-        recipe=lambda w: TUNED[w.chain].segment(int(w.step)),
+        recipe=lambda w: TASK_RUNS[w.chain].segment(int(w.step)),
         code=code_digest("tasks/train_task", "jax"),
     log:
         "<logs>/{chain}/{step}.log",
     wildcard_constraints:
-        chain=one_of(TUNED),
+        chain=one_of(TASK_RUNS),
     threads: config["cpu_threads"]
     resources:
-        **training_resources(lambda w: TUNED[w.chain]),
+        **training_resources(lambda w: TASK_RUNS[w.chain]),
     conda:
         "../envs/jax.yaml"
     script:
@@ -99,7 +99,7 @@ rule predict_task:
         validation=f"{TASKS_FOLDER}/{{task}}/validation.parquet",
         test=f"{TASKS_FOLDER}/{{task}}/test.parquet",
         task=f"{TASKS_FOLDER}/{{task}}/task.json",
-        model=lambda w: TASK_CHAINS[w.task, w.model][0].sizes,
+        model=lambda w: TASK_CHAINS[w.task, w.model][0].init_config,
         best=lambda w: [chain.weights for chain in TASK_CHAINS[w.task, w.model]],
     output:
         f"{TASKS_FOLDER}/{{task}}/{{model}}/predictions.parquet",

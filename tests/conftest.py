@@ -337,7 +337,7 @@ def evaluations_of(config):
 
 def chains_of(config):
     """Return all chains of all tasks of a config."""
-    return list(evaluations_of(config).tuned.values())
+    return list(evaluations_of(config).task_runs.values())
 
 
 def copied(workflow: Workflow, folder: Path) -> Workflow:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -191,9 +192,10 @@ def test_verify_names_each_damage(built):
 
 def test_a_loss_that_is_not_finite_is_no_checkpoint(tmp_path):
     outputs = {part: str(tmp_path / file) for part, file in CHECKPOINT_FILES.items()}
+    segment = SimpleNamespace(recipe={"last": 40}, outputs=outputs, previous=None)
     for loss in (math.nan, math.inf):
         with pytest.raises(UserError, match=f"^the held-out loss is {loss} at step 40: "):
-            save_checkpoint(outputs, {"last": 40}, {}, {}, {"loss": loss}, None)
+            save_checkpoint(segment, {}, {}, {"loss": loss})
     history = History(20, 40, 8, print)
     history.add([5.0] * 10, [0.0] * 10, [1.0] * 10, [0.1] * 10)
     with pytest.raises(UserError, match=r"^the loss is nan at step 33, with learning rate 0\.3: "):
@@ -294,6 +296,7 @@ def test_memory_that_runs_out_is_told_in_a_sentence(tmp_path, library, work, sai
 
 SAVES = """
 import sys
+from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
 import numpy
 from tpulm.core.job import job
@@ -302,7 +305,8 @@ from tpulm.training.checkpoint import save_checkpoint
 with job("job.log", "base x"):
     arrays = {"a": numpy.zeros(1 << 18, "f4")}
     outputs = {part: f"results/{name}" for part, name in CHECKPOINT_FILES.items()}
-    save_checkpoint(outputs, {"last": 10}, arrays, arrays, {"loss": 1.0}, None)
+    segment = SimpleNamespace(recipe={"last": 10}, outputs=outputs, previous=None)
+    save_checkpoint(segment, arrays, arrays, {"loss": 1.0})
 """
 
 

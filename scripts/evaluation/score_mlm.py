@@ -14,6 +14,7 @@ params.recipe     key and path of the model, step of a checkpoint; documents of 
 from pathlib import Path
 
 from tpulm.core.job import job
+from tpulm.specs.recipes import determinism_of
 from tpulm.specs.scores import MASKED
 
 recipe = snakemake.params.recipe
@@ -41,8 +42,7 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
     if recipe["backend"] == "jax":
         from tpulm.training import runtime
 
-        determinism = recipe.get("determinism", "bytes")
-        runtime.start(recipe["cpu_threads"], recipe["host_device_count"], determinism=determinism)
+        runtime.start(recipe["cpu_threads"], recipe["host_device_count"], determinism=determinism_of(recipe))
         from tpulm.evaluation.jax_scoring import Scorer
         from tpulm.models.loading import load_masked
         from tpulm.models.sharding import on_one_host

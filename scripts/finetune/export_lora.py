@@ -3,7 +3,7 @@
 input.base          preset folder
 input.best          safetensors: the LoRA variables
 output.keras        adapter.lora.h5, for Backbone.load_lora_weights
-output.keras_config adapter.lora.json, the arguments of the earlier Backbone.enable_lora: rank, target_layer_names
+output.keras_config adapter.lora.json, arguments of Backbone.enable_lora, to call first: rank, target_layer_names
 output.peft         adapter_model.safetensors, for peft.PeftModel on the same model in transformers
 output.peft_config  adapter_config.json
 params.recipe       method, rank, alpha, targets, base_precision, seed, precision, mesh, layout, cpu_threads,

@@ -25,13 +25,13 @@ from tpulm.core.files import write_json
 from tpulm.core.job import job
 from tpulm.specs.artifacts import TEST
 from tpulm.specs.scores import CAUSAL
-from tpulm.training.history import Phases
+from tpulm.training.history import Stopwatch
 from tpulm.training.opening import open_causal
 
 recipe, run, inputs = snakemake.params.recipe, snakemake.wildcards.run, snakemake.input
 
 with job(snakemake.log[0], f"finetune {run}") as say:
-    phases = Phases()
+    stopwatch = Stopwatch()
     model, distribution = open_causal(f"finetune.runs.{run}", recipe, inputs.base, snakemake.resources)
     from tpulm.evaluation.exact_match import exact_match, generated, most_tokens, questions_of
     from tpulm.evaluation.item_means import write_scored
@@ -60,12 +60,12 @@ with job(snakemake.log[0], f"finetune {run}") as say:
         size = min(recipe["batch_size"] // recipe["microbatches"], len(texts)) if texts else 0
         return generate(prompts) if prompts else [], generated(answer, texts, size) if texts else []
 
-    phases.end("start")
+    stopwatch.end("start")
     before, answered_before = continued()
-    phases.end("before")
+    stopwatch.end("before")
     assign(model.trainable_variables, load_arrays(inputs.best), inputs.best)
     after, answered_after = continued()
-    phases.end("after")
+    stopwatch.end("after")
     rows = [
         {
             "prompt": prompt,
@@ -93,7 +93,7 @@ with job(snakemake.log[0], f"finetune {run}") as say:
                 f"no document of the test split that has fewer than {recipe['characters']} characters and at most "
                 f"{recipe['sequence_length']} tokens ends with a response"
             )
-    seconds = phases.seconds
+    seconds = stopwatch.seconds
     say(
         f"{len(prompts)} prompts, {sampling['samples']} samples each, and {len(questions)} held-out prompts, before "
         f"and after: {seconds['start']:.1f} s to start, {seconds['before']:.1f} s to compile and generate, "

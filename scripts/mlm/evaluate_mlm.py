@@ -23,6 +23,7 @@ from tpulm.records.masked_batches import EVALUATION_MASKING, ordinary_ids
 from tpulm.records.reader import open_records, read_manifest
 from tpulm.records.token_counts import count_tokens, maskable_ids, masked_loss
 from tpulm.specs.artifacts import HELD_OUT
+from tpulm.specs.recipes import determinism_of
 from tpulm.specs.scores import FREQUENCIES, LOSS, MASKED, by_source, token_scores, write_scores
 from tpulm.specs.training_step import determinism_metrics
 from tpulm.training.checkpoint import how_trained, trained_for
@@ -43,8 +44,7 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     if recipe["backend"] == "jax":
         from tpulm.training import runtime
 
-        determinism = recipe.get("determinism", "bytes")
-        runtime.start(recipe["cpu_threads"], recipe["host_device_count"], determinism=determinism)
+        runtime.start(recipe["cpu_threads"], recipe["host_device_count"], determinism=determinism_of(recipe))
         from tpulm.core.arrays import load_arrays
         from tpulm.models.loading import load_masked
         from tpulm.models.sharding import on_one_host

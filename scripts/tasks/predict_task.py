@@ -30,7 +30,7 @@ with job(snakemake.log[0], f"{wildcards.task} {wildcards.model}") as say:
     from tpulm.models import masked_models
     from tpulm.models.sharding import on_one_host
     from tpulm.models.task_models import build_task_model
-    from tpulm.models.variables import assign
+    from tpulm.models.variables import assign, values_of
     from tpulm.training.jax_run import distributed
     from tpulm.training.task_run import check_predictions, encoder, make_predictor, task_step
 
@@ -44,7 +44,7 @@ with job(snakemake.log[0], f"{wildcards.task} {wildcards.model}") as say:
     predict, tables = make_predictor(model, distribution), []
     for chain, best in zip(recipe["chains"], snakemake.input.best, strict=True):
         assign(model.trainable_variables, load_arrays(best), best)
-        trainable = [variable.value for variable in model.trainable_variables]
+        trainable, _ = values_of(model)
         for split, encoded in arrays.items():
             padded = np.concatenate([predict(trainable, batch) for batch in evaluation_batches(encoded)])
             items = examples[split]["item"]

@@ -79,10 +79,7 @@ def check_outline(outline: Outline) -> None:
 
 
 def check_strings(where: str, value: object) -> None:
-    """Check that no string of a value is a secret, which pages would show, or a path that Snakemake cannot read.
-
-    where  key of the value; empty for the whole config
-    """
+    """Check that no string of a value is a secret, which pages would show, or a path that Snakemake cannot read."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             check_strings(f"{where}.{key}" if where else str(key), part)
@@ -138,10 +135,7 @@ def check_chat(where: str, text: Mapping) -> None:
 
 
 def check_pinned(where: str, recipe: Mapping, key: str, revision: str = "revision") -> None:
-    """Check that a key of a recipe, if it is set, names a local folder or a pinned repository. Raises UserError.
-
-    where  key of the recipe; revision  its key that has the commit
-    """
+    """Check that a key of a recipe, if it is set, names a local folder or a pinned repository. Raises UserError."""
     name = recipe.get(key)
     if name is not None and os.path.isfile(name):
         raise UserError(f"{where}.{key} is {describe(name)}, a file; allowed: the folder that has it.")
@@ -436,10 +430,7 @@ def check_prompts(recipe: dict) -> None:
 
 
 def check_traced(where: str, recipe: dict) -> None:
-    """Check that the profiled steps lie in one segment, and are multiples of steps_per_execution. Raises UserError.
-
-    Each segment is a job of its own, and a trace begins and ends between two dispatches.
-    """
+    """Check that the profiled steps are whole dispatches of one segment, which is one job. Raises UserError."""
     traced = recipe["profile"].get("steps")
     if not traced:
         return

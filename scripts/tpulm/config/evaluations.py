@@ -14,8 +14,6 @@ from tpulm.specs.texts import has_responses
 
 # Keys that scoring a causal model takes from its recipe, in addition to those that open it.
 READING_KEYS = ("sequence_length", "batch_size", "microbatches")
-# Sequence length at which a masked model without records is scored.
-LENGTH = 128
 FOLDER = "<results>/evaluation"
 # The files with scores, and with their values by item.
 FILES = ("scores.json", "items.parquet")
@@ -164,14 +162,14 @@ class Evaluations:
         return self.all[f"tasks/{name}/"]
 
     @cached_property
-    def tuned(self) -> dict[str, Run]:
+    def task_runs(self) -> dict[str, Run]:
         """All runs of models on tasks by path."""
         return {chain.path: chain for chains in self.chains_of.values() for chain in chains}
 
     @cached_property
     def chains(self) -> dict[str, Run]:
         """All runs by path, those of models on tasks included."""
-        return self.outline.runs | self.tuned
+        return self.outline.runs | self.task_runs
 
     @cached_property
     def harness_models(self) -> dict[str, Model]:
@@ -188,7 +186,7 @@ class Evaluations:
             for file in (*FILES, "responses.json")
         ]
         score_files = [file for scores in self.all.values() for file in scores.files]
-        return score_files + responses + [mark for chain in self.tuned.values() for mark in chain.pruned]
+        return score_files + responses + [mark for chain in self.task_runs.values() for mark in chain.pruned]
 
     def of_model(self, path: str) -> list[str]:
         """Return the files with the scores of a run's final model."""
@@ -284,7 +282,7 @@ class Evaluations:
         documents = {"documents": self.documents_of(model)}
         if model.stage != "mlm":
             return documents | model.job_recipe | pick(model.recipe, *READING_KEYS)
-        return documents | model.job_recipe | {"length": model.records.sequence_length if model.records else LENGTH}
+        return documents | model.job_recipe | {"length": model.sequence_length}
 
 
 def overlaps_of(model: Model, *searched: str) -> list[str]:

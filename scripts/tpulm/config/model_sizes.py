@@ -170,10 +170,7 @@ def backbone_arguments(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def causal_size(family: str, sizes: Mapping[str, Any], lora: Mapping | None = None) -> ModelSize:
-    """Return the size of a causal model as keras-hub builds it. Raises LookupError for a family without these sizes.
-
-    family, sizes  class and arguments of its backbone; lora  rank and targets, where it is tuned with LoRA
-    """
+    """Return the size of a causal model as keras-hub builds it. Raises LookupError for unknown sizes."""
     hidden, heads, pairs = sizes["hidden_dim"], sizes["num_query_heads"], sizes["num_key_value_heads"]
     layers, vocabulary = sizes["num_layers"], sizes["vocabulary_size"]
     if family in TUNED_ONLY.values():
@@ -256,10 +253,7 @@ def qwen35_block(sizes: Mapping[str, Any], index: int, full: bool) -> tuple[int,
 
 
 def masked_size(model: Mapping[str, Any], vocabulary: int) -> ModelSize:
-    """Return the size of a masked model of transformers: exact for RoBERTa, BERT and ModernBERT, else approximate.
-
-    model  as in the config, or a config.json; absent sizes are those of RoBERTa-base or ModernBERT-base
-    """
+    """Return the size of a masked model: exact for RoBERTa, BERT and ModernBERT, otherwise approximate."""
     kind = KINDS.get(model.get("architecture", model.get("model_type")), KINDS["roberta"])
     sizes = {**kind.sizes, **{key: value for key, value in model.items() if key in kind.sizes}}
     hidden, inner, layers = sizes["hidden_size"], sizes["intermediate_size"], sizes["num_hidden_layers"]

@@ -20,7 +20,7 @@ from tpulm.config.record_sets import (
 )
 from tpulm.specs.artifacts import CHECKPOINT_FILES, EXPORTED, MODEL_FILES, PAD_ID, PRUNED, SEGMENT_FILES, SNAPSHOTS
 from tpulm.specs.masked_sizes import config_recipe, exported_model, opens
-from tpulm.specs.phases import WHOLE_TEXT, Phase, phase_at, phases_of, taken_until, tokens_until
+from tpulm.specs.phases import WHOLE_TEXT, Phase, entries_until, phase_at, phases_of, tokens_until
 from tpulm.specs.recipes import JAX_KEYS, LORA_KEYS, STAGES, STEP_KEYS, given_keys, pick
 from tpulm.specs.schedule import segment_schedule
 
@@ -28,8 +28,8 @@ from tpulm.specs.schedule import segment_schedule
 OPENING_KEYS = ("seed", "precision", "mesh", "layout", "host_device_count")
 # Keys that limit a generated text, of which a config has at most one, and the default of the first.
 LIMITS, MAX_NEW_TOKENS = ("max_new_tokens", "max_length"), 128
-# Batch size at which a masked model that was not trained here is measured.
-MEASURED_AT_ONCE = 8
+# Batch size at which a masked model that was not trained here is measured, and tokens that it reads without records.
+MEASURED_AT_ONCE, LENGTH = 8, 128
 
 
 class Vocabulary(NamedTuple):
@@ -99,6 +99,11 @@ class Model:
         return f"{self.stage}/{self.name}/{'init' if 'init' in self.recipe else 'model'}"
 
     @property
+    def sequence_length(self) -> int:
+        """Tokens of a record that it reads; LENGTH without records."""
+        return self.records.sequence_length if self.records else self.recipe.get("sequence_length", LENGTH)
+
+    @property
     def files(self) -> list[str]:
         """The files of a masked model's folder."""
         return [f"{self.exported}/{file}" for file in MODEL_FILES]
@@ -118,7 +123,7 @@ class Model:
         return {part.name: getattr(self, part.name) for part in fields(Model)} | changes
 
     @property
-    def tuned(self) -> str | list[str]:
+    def tuned_weights(self) -> str | list[str]:
         """The file with the variables of a finetuned model, which are added to `preset`; none for other models."""
         return self.weights if self.stage == "finetune" else []
 
@@ -129,7 +134,7 @@ class Run(Model):
 
     step_keys    keys of the recipe that decide what a training step computes
     more_recipe  other keys in the recipe of a segment, with their values
-    init         files of the masked model that it starts from; sizes  those of them that later segments read, too
+    init         files of the masked model that it starts from; init_config  those that later segments read, too
     start        weights of another run that it starts from
     forgotten    records of the corpus, which measure what finetuning has forgotten; None without a corpus
     described    keys of a plan in addition to the step's, such as sizes of the model; None if it cannot be planned
@@ -141,7 +146,7 @@ class Run(Model):
     step_keys: tuple[str, ...]
     more_recipe: Mapping
     init: list[str] = field(default_factory=list)
-    sizes: list[str] = field(default_factory=list)
+    init_config: list[str] = field(default_factory=list)
     start: list[str] = field(default_factory=list)
     forgotten: RecordSet | None = None
     described: Mapping | None = field(default_factory=dict)
@@ -157,7 +162,7 @@ class Run(Model):
     @cached_property
     def phases(self) -> list[Phase]:
         """Its phases; one, if the config has none."""
-        return phases_of(self.recipe, self.records.sequence_length if self.records else self.recipe["sequence_length"])
+        return phases_of(self.recipe, self.sequence_length)
 
     def recipe_at(self, last: int) -> Mapping:
         """Return its recipe in the phase of the segment that ends at `last`."""
@@ -172,7 +177,7 @@ class Run(Model):
         """Return the manifests of the records that the segment up to `last` mixes; none if it reads the run's own."""
         phase = phase_at(self.phases, last)
         sets = [self.phase_records[source, phase.sequence_length] for source in phase.shares if self.phase_records]
-        return [records.manifest for records in sets] if taken_until(self.phases, last) else []
+        return [records.manifest for records in sets] if entries_until(self.phases, last) else []
 
     @property
     def by_source(self) -> dict[str, RecordSet]:
@@ -180,7 +185,7 @@ class Run(Model):
         return {
             source: records
             for (source, _), records in self.phase_records.items()
-            if source != WHOLE_TEXT and "validation" in records.counts
+            if source != WHOLE_TEXT and "validation" in records.shards_here
         }
 
     @cached_property
@@ -224,7 +229,7 @@ class Run(Model):
 
     def init_at(self, last: int) -> list[str]:
         """Return the files of the masked model that the segment up to `last` reads."""
-        return self.sizes if self.before(last) else self.init
+        return self.init_config if self.before(last) else self.init
 
     def start_at(self, last: int) -> list[str]:
         """Return the weights of another run that the segment up to `last` starts from: only the first one does."""
@@ -248,14 +253,12 @@ class Run(Model):
     @property
     def tokens_per_step(self) -> int:
         """Tokens that the model reads in a step."""
-        length = self.records.sequence_length if self.records else self.recipe["sequence_length"]
-        return self.recipe["batch_size"] * length
+        return self.recipe["batch_size"] * self.sequence_length
 
     @property
     def tokens_at(self) -> dict[int, int]:
         """The tokens that it has read at each checkpoint."""
-        length = self.records.sequence_length if self.records else self.recipe["sequence_length"]
-        return {last: tokens_until(self.segment(last), last, length) for last in self.segment_ends}
+        return {last: tokens_until(self.segment(last), last, self.sequence_length) for last in self.segment_ends}
 
     @property
     def record_sets(self) -> list[RecordSet]:
@@ -275,7 +278,7 @@ class Run(Model):
         It lacks the total number of steps, so that a longer run keeps its segments, and patience where that cannot have
         run out: the first evaluation is always the best so far.
         """
-        recipe, taken = self.recipe_at(last), taken_until(self.phases, last)
+        recipe, phases = self.recipe_at(last), entries_until(self.phases, last)
         first = last - recipe["checkpoint_every"]
         curve = recipe["schedule"] | {"learning_rate": recipe["learning_rate"]}
         patience, evaluations = recipe["patience"], first // recipe["checkpoint_every"]
@@ -287,7 +290,7 @@ class Run(Model):
             **self.more_recipe,
             **({"evaluate_every": recipe["evaluate_every"]} if recipe["evaluate_every"] else {}),
             **({"patience": patience} if patience and evaluations > patience else {}),
-            **({"phases": taken} if taken else {}),
+            **({"phases": phases} if phases else {}),
         }
 
     def plan(self) -> dict:
@@ -326,7 +329,12 @@ def checkpoint_period(keep: str, segments: int) -> int:
     keep      keep_checkpoints of the run: all, last or every N
     segments  how many checkpoints the run has
     """
-    return {"all": 1, "last": segments}.get(keep) or int(keep.removeprefix("every "))
+    return {"all": 1, "last": segments}.get(keep) or period_of(keep)
+
+
+def period_of(period: str) -> int:
+    """Return N of `every N`."""
+    return int(period.removeprefix("every "))
 
 
 class Outline:
@@ -416,7 +424,7 @@ class Outline:
             step_keys=step_keys(recipe, *(() if init else ("model",)), "masking"),
             more_recipe=records.loss | self.cpu,
             init=init,
-            sizes=init[:1],
+            init_config=init[:1],
             described=described if planned else None,
             plan_inputs={"manifest": manifest, "init": init[:1] if on_jax else [], "task": []},
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpulm.config.evaluations import Evaluations
-from tpulm.config.outline import Outline, Run, checkpoint_period
+from tpulm.config.outline import Outline, Run, checkpoint_period, period_of
 from tpulm.config.record_sets import RecordSet
 from tpulm.core.errors import UserError, describe
 from tpulm.specs.artifacts import (
@@ -152,11 +152,6 @@ def selected_publications(outline: Outline) -> dict[str, Publication]:
         period = period_of(section["sync"])
         selected |= {checkpoint.name: checkpoint for run in runs.values() for checkpoint in checkpoints_of(run, period)}
     return selected
-
-
-def period_of(sync: str) -> int:
-    """Return N of `every N`."""
-    return int(sync.removeprefix("every "))
 
 
 def hub_recipe(section: Mapping, publication: Publication) -> dict[str, Any]:

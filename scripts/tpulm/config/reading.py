@@ -93,20 +93,14 @@ def complete(config: dict, source: str) -> dict:
 
 
 def fit_devices_to_mesh(config: dict) -> None:
-    """Set host_device_count to the devices of the mesh where the config lacks it.
-
-    Where a run trains must not change its recipe, so the accelerator does not count.
-    """
+    """Set host_device_count to the devices of the mesh where the config lacks it, whatever the accelerator is."""
     sections = config["mlm"]["runs"], config["base"], config["finetune"]["runs"], config["evaluation"]["tasks"]
     for recipe in (recipe for section in sections for recipe in section.values()):
         recipe.setdefault("host_device_count", max(1, math.prod(size for size in recipe["mesh"] if size != -1)))
 
 
 def converse_as_tuned(config: dict) -> None:
-    """Set the chat template of the finetuning text to that of the models that are tuned, unless the config has one.
-
-    Raises UserError if theirs differ.
-    """
+    """Set the chat template of the finetuning text to that of its models. Raises UserError if theirs differ."""
     text, bases = config["finetune"].get("text", {}), config["base"]
     if "chat_template" in text or not any("messages" in recipe for _, recipe in sources_of("", text).values()):
         return
@@ -123,12 +117,7 @@ def converse_as_tuned(config: dict) -> None:
 
 
 def open_as_tuned(config: dict, sections: Mapping) -> None:
-    """Set the keys that open a fetched base model to those of the runs that tune it, unless the config has them.
-
-    sections  the section `base` without defaults
-
-    Raises UserError if its runs differ in these keys, and a task of the harness scores it.
-    """
+    """Set the keys that open a fetched base model to those of its runs. Raises UserError if its runs differ."""
     for name, base in config["base"].items():
         if "preset" not in base:
             continue

@@ -24,7 +24,7 @@ class RecordSet:
     base             name under base that has the vocabulary; None for the tokenizer of the masked models
     sequence_length  tokens of a record that a model reads
     packing          how documents become records: concat, segments or pad
-    counts           number of shards of each split that are written here
+    shards_here      number of shards of each split that are written here
     shards_key, length_key   keys of the config for shards and sequence_length
     responses        whether records mark the tokens of responses, as for a text with responses
     chat             whether a chat template has written documents of the text
@@ -37,7 +37,7 @@ class RecordSet:
     base: str | None
     sequence_length: int
     packing: str
-    counts: Mapping[str, int]
+    shards_here: Mapping[str, int]
     shards_key: str
     length_key: str
     responses: bool = False
@@ -53,7 +53,7 @@ class RecordSet:
     @cached_property
     def shards(self) -> Mapping[str, int]:
         """The number of shards of each split. Raises UserError as `shard_files` does."""
-        return {split: len(files) for split, files in self.external_files.items()} or self.counts
+        return {split: len(files) for split, files in self.external_files.items()} or self.shards_here
 
     @property
     def tokens_per_record(self) -> int:
@@ -112,7 +112,7 @@ def masked_records(config: Mapping) -> RecordSet:
         base=None,
         sequence_length=section["sequence_length"],
         packing=section["packing"],
-        counts={split: section["shards"][split] for split in SPLITS},
+        shards_here={split: section["shards"][split] for split in SPLITS},
         shards_key="tfrecords.shards",
         length_key="tfrecords.sequence_length",
         globs=section["files"] if section["source"] == "files" else {},
@@ -156,7 +156,7 @@ def causal_records(
         base=base,
         sequence_length=sequence_length,
         packing=packing,
-        counts=shards,
+        shards_here=shards,
         shards_key=shards_key,
         length_key="sequence_length",
         responses=has_responses(text),
@@ -183,7 +183,7 @@ def phase_records(own: RecordSet, phases: Iterable[Phase]) -> dict[tuple[str, in
             folder="/".join(filter(None, (stem, source, f"{own.packing}-{length}"))),
             source=source,
             sequence_length=length,
-            counts={split: own.counts[split] for split in dict.fromkeys(splits)},
+            shards_here={split: own.shards_here[split] for split in dict.fromkeys(splits)},
         )
         for (source, length), splits in needed.items()
     }
@@ -194,7 +194,7 @@ def by_folder(sets: Iterable[RecordSet]) -> dict[str, RecordSet]:
     found: dict[str, RecordSet] = {}
     for records in sets:
         known = found.get(records.folder, records)
-        found[records.folder] = replace(known, counts={**known.counts, **records.counts})
+        found[records.folder] = replace(known, shards_here={**known.shards_here, **records.shards_here})
     return found
 
 
@@ -207,10 +207,7 @@ def no_records() -> list[str]:
 
 
 def shard_files(files: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """Return the files of each split, sorted; files  globs by split, see tfrecords.files.
-
-    Raises UserError for a glob without files, and for a file in two splits.
-    """
+    """Return the files of each split, sorted, for its globs. Raises UserError for a glob without files."""
     matches: dict[str, tuple[str, ...]] = {}
     for split in SPLITS:
         by_glob = (matching_files(f"tfrecords.files.{split}", pattern, "*.tfrecord") for pattern in files[split])

@@ -42,7 +42,7 @@ def page_run(run: Run, prefixed: Callable[[str], str]) -> dict[str, Any]:
     what each takes of the records, and its last step
     """
     base = {"base": f"base/{run.recipe['base']}"} if run.stage == "finetune" else {}
-    phases = [phase.taken | {"until": phase.until} for phase in run.phases]
+    phases = [phase.entry | {"until": phase.until} for phase in run.phases]
     return (base | ({"phases": phases} if run.recipe.get("phases") else {})) | {
         "stage": run.stage,
         "name": run.name,

@@ -123,7 +123,8 @@ class Task:
 
     def chain(self, model: Model, weights: str, rate: float, seed: int) -> Run:
         """Return the chain of a model with one learning rate and seed, from its weights or from random ones."""
-        path, sizes = self.path(model, weights, rate, seed), [file for file in model.files if file.endswith(".json")]
+        path = self.path(model, weights, rate, seed)
+        config_files = [file for file in model.files if file.endswith(".json")]
         recipe = {**FIXED, **self.recipe, **given_keys(model.recipe, "model"), "learning_rate": rate, "seed": seed}
         unknown = model.origin is None and model.vocab_size is None
         start = []
@@ -140,8 +141,8 @@ class Task:
             chain={"weights": weights, "rate": rate, "seed": seed},
             step_keys=TASK_KEYS,
             more_recipe={"key": self.key, "seed": seed, "cpu_threads": model.opening["cpu_threads"]},
-            init=model.files if weights == PRETRAINED else sizes,
-            sizes=sizes,
+            init=model.files if weights == PRETRAINED else config_files,
+            init_config=config_files,
             start=start,
             described=sizes_of_plan(model, unknown),
             plan_inputs={
@@ -168,10 +169,7 @@ class Task:
 
 
 def sizes_of_plan(model: Model, unknown: bool) -> dict:
-    """Return the sizes of a masked model for the plan of a task; empty if they are in a config.json.
-
-    unknown  whether only the TFRecords' manifest has the size of the vocabulary
-    """
+    """Return the sizes of a masked model for the plan of a task; {} if a config.json has them."""
     if model.origin:
         return {}
     config = exported_model(model.recipe["model"], model.backend)
@@ -189,10 +187,7 @@ def every_task(outline: Outline) -> dict[str, Task]:
 
 
 def sizes_on_jax(model: Model) -> dict:
-    """Return the sizes of a masked model on JAX; empty if a config.json will have them.
-
-    Raises UserError if JAX cannot open it.
-    """
+    """Return the sizes of a masked model on JAX; {} if a config.json has them. Raises UserError if JAX lacks them."""
     if "model" not in model.recipe:
         return {}
     exported = exported_model(model.recipe["model"], model.backend)

@@ -115,10 +115,7 @@ def pinned(environment: str) -> dict[str, str]:
 
 
 def imported_files(script: str, environment: str = "") -> list[str]:
-    """Return a script and the counted modules that it imports, through other modules too; paths below scripts/, sorted.
-
-    environment  of the script, if it is a backend's; the branches of all backends without it
-    """
+    """Return the paths of a script and of the modules that count for an environment, or for all; sorted."""
     files: set[str] = set()
     queue = [script]
     while queue:
@@ -146,10 +143,7 @@ class Source(NamedTuple):
 
 @cache
 def cached_sources() -> dict[str, list]:
-    """Return [digest, imports] of files by a SHA-256 of this module, the backend and the file's content, from CACHE.
-
-    The process writes there at its end, if it has read a file that was not there.
-    """
+    """Return [digest, imports] of files from CACHE, where the process writes new ones at its end."""
     cached: object = None
     with contextlib.suppress(OSError, ValueError):
         cached = json.loads(CACHE.read_text(encoding="utf-8"))

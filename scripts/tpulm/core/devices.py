@@ -21,7 +21,7 @@ TPUS: dict[str, tuple[str, ...]] = {
 
 def devices_in_words(devices: Mapping[str, int] | str) -> str:
     """Return numbers of devices by kind, or a cell of timings.csv, in words, such as 8 x TPU v3."""
-    if isinstance(devices, str):  # a cell of version 0.2.0 is words already
+    if isinstance(devices, str):  # until 0.4.0: a cell of 0.2.0 is words already
         return devices_in_words(json.loads(devices)) if devices.startswith("{") else devices
     return ", ".join(f"{number} x {kind}" for kind, number in devices.items())
 

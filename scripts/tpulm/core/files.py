@@ -106,10 +106,7 @@ LARGE = 1 << 20  # bytes
 
 
 def known_sha256(path: str | Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal, cached for an unchanged large file.
-
-    Jobs that read parts of a file of gigabytes would spend more time on hashing than on their work.
-    """
+    """Return the SHA-256 of a file, in hexadecimal; that of a large file is cached, since hashing takes long."""
     status = os.stat(path)
     if status.st_size < LARGE:
         return sha256(path)

@@ -46,12 +46,7 @@ def known_jobs() -> list[ledger.Job]:
 
 
 def host() -> dict[str, Any]:
-    """Return what kind of machine this is: system, machine, processor, vectors, processors and python.
-
-    processor  name of the model; processors  how many the job may use; vectors  widest vector instructions, or "none"
-
-    Its host name is left out: it says nothing about a number, and archives are given away.
-    """
+    """Return what kind of machine this is, without its host name: archives are given away."""
     cpus = Path("/proc/cpuinfo")
     lines = cpus.read_text(errors="replace").splitlines() if cpus.is_file() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part")))
@@ -185,11 +180,7 @@ def device_memory() -> int | None:
 
 
 def peak_memory() -> int:
-    """Return the most memory that this program has held at once, in bytes.
-
-    Where the kernel does not tell it (VmHWM of proc(5)), that of getrusage(2), which begins with what the process held
-    that started this program.
-    """
+    """Return the most memory that this program has held, bytes: VmHWM of proc(5), else that of getrusage(2)."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

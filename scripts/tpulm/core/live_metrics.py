@@ -8,7 +8,7 @@ Every few seconds    step, last_step (of the segment), loss (nats per predicted 
                      since the first step of the run), tokens_per_second, mfu (null where it is not known), seconds_left
                      (until the segment's last step; null of the first record, whose step includes the compilation)
 At an evaluation     step, held_out (loss, accuracy, perplexity, predictions)
-At a segment's end   step, seconds (of its phases, see tpulm.training.history)
+At a segment's end   step, seconds (of its parts, see tpulm.training.history)
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from tpulm.core import job_record
 from tpulm.core.files import write_text
 
 FILE = "metrics.jsonl"
-# Phases of a segment that do not train.
+# Parts of a segment's time without training.
 GAP = ("start", "load", "compile", "write")
 
 
@@ -69,7 +69,7 @@ def parse_metrics(lines: Iterable[str]) -> Iterator[dict]:
 def line(record: dict) -> str:
     """Return a record as a line of progress for the terminal."""
     if "seconds" in record:
-        return phases_line(record)
+        return seconds_line(record)
     if "held_out" in record:
         held_out = record["held_out"]
         accuracy = f", accuracy {held_out['accuracy']:.3f}" if "accuracy" in held_out else ""
@@ -84,7 +84,7 @@ def line(record: dict) -> str:
     )
 
 
-def phases_line(record: dict) -> str:
+def seconds_line(record: dict) -> str:
     """Return the record at a segment's end as a line for the terminal."""
     seconds = record["seconds"]
     gap, total = sum(seconds.get(name, 0.0) for name in GAP), sum(seconds.values())

@@ -243,10 +243,7 @@ def watch(children: list[subprocess.Popen], say: Callable[[str], None], request:
 
 
 def cause(events: queue.Queue, index: int, words: str) -> tuple[int, str]:
-    """Return index and last message of the process that made others fail.
-
-    It is the process `index`, unless another one was killed meanwhile: the others then only miss its answer.
-    """
+    """Return index and last message of the process that made others fail: one that was killed, else `index`."""
     limit = time.monotonic() + WORD
     with contextlib.suppress(queue.Empty):
         while (left := limit - time.monotonic()) > 0:

@@ -56,11 +56,7 @@ PARTITION = 16_000_000  # documents of which a band is in memory at once, about
 
 @cache
 def bands_and_rows(threshold: float) -> tuple[int, int]:
-    """Return the number of bands, and of minima per band, that separate best at a similarity.
-
-    They minimise the false positives below the threshold plus the false negatives above it (Zhu et al. 2016, section
-    5.3, with equal weights).
-    """
+    """Return bands, and minima per band, that separate best at a similarity (Zhu et al. 2016, section 5.3)."""
     similarity = (np.arange(1000) + 0.5) / 1000
     below = similarity < threshold
     best = (np.inf, 1, 1)

@@ -100,10 +100,7 @@ def parts_of_source(where: str, recipe: Mapping) -> list[Part]:
 
 
 def source_files(where: str, recipe: Mapping) -> dict[str, list[str]]:
-    """Return the local files of a source by split, sorted, without repeats; those of a local dataset by `dataset`.
-
-    where  config key of the source, for messages. Raises UserError for a glob without files or with other files.
-    """
+    """Return the local files of a source by split, sorted. Raises UserError for a glob without files."""
     if recipe["source"] == "hub" and os.path.isdir(recipe["dataset"]):
         return {"dataset": sorted(str(path) for path in Path(recipe["dataset"]).rglob("*") if path.is_file())}
     if recipe["source"] != "files":

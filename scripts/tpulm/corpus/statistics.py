@@ -61,10 +61,7 @@ class Figures:
 
 
 def combined(files: Sequence[Mapping]) -> dict:
-    """Return the figures of several files together, as `as_dict` returns them.
-
-    The fingerprint is that of the only file with documents, or the SHA-256 of the fingerprints of all files with some.
-    """
+    """Return the figures of several files together, as `as_dict` returns them, with one fingerprint."""
     digests = [figures["fingerprint"] for figures in files if figures["documents"]]
     together = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
     counts = {key: sum(figures[key] for figures in files) for key in ("documents", "characters", "words")}

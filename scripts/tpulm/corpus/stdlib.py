@@ -36,10 +36,7 @@ def python_source() -> list[str]:
 
 
 def stdlib_sources(root: str | None = None) -> Iterator[tuple[str, ast.Module]]:
-    """Yield the text and the syntax tree of each module of the standard library, in the order of their names.
-
-    root  folder to read instead of this Python's own
-    """
+    """Yield the text and the syntax tree of each module of the standard library, in the order of their names."""
     folder = Path(root or sysconfig.get_path("stdlib"))
     paths = [path.relative_to(folder) for path in folder.rglob("*.py")]
     for path in sorted(paths, key=lambda path: path.parts):
@@ -63,11 +60,7 @@ def docstrings(tree: ast.Module) -> Iterator[str]:
 
 
 def functions(source: str, tree: ast.Module) -> Iterator[str]:
-    """Yield the functions and methods of a module as they are written, dedented, without docstrings.
-
-    A function within a function is part of the outer one only. Functions of too few or too many characters are left
-    out, and those that cannot be dedented because a string reaches to the margin.
-    """
+    """Yield the outermost functions and methods of a module, dedented and without docstrings."""
     lines = source.split("\n")
     nodes: list[ast.AST] = [tree]
     while nodes:

@@ -122,10 +122,7 @@ def choices(named_models: list[str], configfile: list[Path] | None, results: Pat
 def places_of(
     named_models: list[str], configfile: list[Path] | None, results: Path | None
 ) -> Iterator[tuple[Path, Mapping, str, int | None]]:
-    """Yield folder of results, config, run and checkpoint step (None for a finished model) of each named model.
-
-    Without names, these are all finished models, and the last checkpoint of each unfinished run.
-    """
+    """Yield folder of results, config, run and step (None if finished) of each model; without names, of all."""
     for name in named_models:
         name = name.rstrip("/")
         place, run, config = finished_models.place_of(name, configfile, results)

@@ -237,11 +237,7 @@ def is_mean(values: list, value: float) -> bool:
 
 
 def guesses(results: Mapping, tasks: list[str], metric: str, samples: list[Mapping]) -> tuple[float | None, dict]:
-    """Return the chance of a guess, and as baseline by item whether the commonest answer is right; None, {} without.
-
-    Both need multiple choice with items that are right or wrong. The baseline also needs answers that recur: more than
-    one target, and no more targets than answers of an item.
-    """
+    """Return the chance of a guess, and as baseline by item whether the commonest answer is right; None, {} without."""
     multiple_choice = all(results["configs"][task]["output_type"] == "multiple_choice" for task in tasks)
     if not multiple_choice or metric not in RIGHT_OR_WRONG or any(sample[metric] not in (0, 1) for sample in samples):
         return None, {}

@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
 import keras
 import numpy as np
 from lm_eval.api.instance import Instance
@@ -17,8 +16,9 @@ from tpulm.core.errors import UserError
 from tpulm.evaluation.jax_scoring import Scorer
 from tpulm.evaluation.rows import Row, batched
 from tpulm.models.sampling import make_sampler
-from tpulm.models.sharding import Sharded, batch_sharding
+from tpulm.models.sharding import Sharded
 from tpulm.records.causal_batches import causal_lm
+from tpulm.training.device_batches import whole_batch_on_devices
 
 TOKENS = 4096  # of a batch: enough to keep a device busy, few enough for its memory with any model
 SHORTEST = 16  # shortest padded length of a batch
@@ -35,12 +35,7 @@ def padded_length(length: int, longest: int) -> int:
 
 
 def batches_by_length(lengths: Sequence[int], longest: int, replicas: int) -> Iterator[tuple[list[int], int]]:
-    """Yield the row numbers of each batch, and its padded length.
-
-    lengths   tokens of each row
-    longest   limit of the padded length
-    replicas  divides the number of rows of a full batch
-    """
+    """Yield the row numbers of each batch and its padded length; `replicas` divides the rows of a full batch."""
     by_length: defaultdict[int, list[int]] = defaultdict(list)
     for row, length in enumerate(lengths):
         by_length[padded_length(length, longest)].append(row)
@@ -108,10 +103,6 @@ class KerasLM(TemplateLM):
         begins_with_bos = bos is not None and string.startswith(self.fast.id_to_token(bos))
         add = not begins_with_bos if add_special_tokens is None else add_special_tokens
         return self.fast.encode(string, add_special_tokens=add).ids
-
-    def place(self, array: np.ndarray) -> jax.Array:
-        """Return an array with its rows sharded over the devices."""
-        return jax.device_put(array, batch_sharding(self.distribution))
 
     def score(self, rows: Sequence[tuple[Sequence[int], int]]) -> list[Scored]:
         """Return the log-likelihood of the last tokens of each row in nats, and whether all of them are the likeliest.
@@ -212,7 +203,8 @@ class KerasLM(TemplateLM):
             for place in range(size):  # the last row is repeated to fill up the batch
                 row = encoded[chosen[min(place, len(chosen) - 1)]]
                 tokens[place, : len(row)], mask[place, : len(row)] = row, True
-            output = generate({"token_ids": self.place(tokens), "padding_mask": self.place(mask)}, stop_token_ids=stops)
+            arrays = whole_batch_on_devices({"token_ids": tokens, "padding_mask": mask}, self.distribution)
+            output = generate(arrays, stop_token_ids=stops)
             ids = np.asarray(output["token_ids"], np.int32)
             # Scoring finds nan, which the generated tokens do not show.
             self.score([(ids[place, : lengths[number]].tolist(), new) for place, number in enumerate(chosen)])

@@ -10,9 +10,10 @@ from tpulm.evaluation.material import Passage
 from tpulm.evaluation.rows import Batch, Row, batched, causal_rows, costs_of, encode_passages, sum_by_text
 from tpulm.models.sharding import Sharded, batch_sharding
 from tpulm.models.token_losses import losses_and_correct
+from tpulm.models.variables import values_of
 from tpulm.records.causal_batches import causal_lm
 from tpulm.tokenization.tokenizer import TextTokenizer
-from tpulm.training.device_batches import AHEAD, on_devices
+from tpulm.training.device_batches import AHEAD, whole_batch_on_devices
 
 
 class Scorer:
@@ -24,7 +25,7 @@ class Scorer:
         tokens   about so many in a batch
         longest  limit of a row, in tokens
         """
-        self.model, self.sharding = model, batch_sharding(distribution)
+        self.model, self.distribution = model, distribution
         self.shapes = tokens, longest, distribution.num_model_replicas
 
         def measure(trainable: list, frozen: list, batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -32,7 +33,7 @@ class Scorer:
             losses, correct, _ = losses_and_correct(model, trainable, frozen, inputs, labels, training=False)
             return (losses * weights).sum(-1), (correct | (weights == 0)).all(-1)
 
-        self.measure = jax.jit(measure, out_shardings=self.sharding)
+        self.measure = jax.jit(measure, out_shardings=batch_sharding(distribution))
 
     def __call__(self, rows: Iterable[Row], texts: int) -> np.ndarray:
         """Return the negative log-likelihood of each text in nats, float64 [texts]; texts  their number."""
@@ -40,14 +41,10 @@ class Scorer:
 
     def measured(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, np.ndarray, np.ndarray]]:
         """Yield each batch with the nats of each row, and whether all scored tokens of the row are the likeliest."""
-        variables = self.model.trainable_variables, self.model.non_trainable_variables
-        trainable, frozen = ([variable.value for variable in group] for group in variables)
+        trainable, frozen = values_of(self.model)
         pending: list[tuple[Batch, tuple[jax.Array, jax.Array]]] = []
         for batch in batches:
-            size = len(batch.texts)
-            arrays = {
-                name: on_devices(array, self.sharding, slice(0, size), size) for name, array in batch.arrays.items()
-            }
+            arrays = whole_batch_on_devices(batch.arrays, self.distribution)
             pending.append((batch, self.measure(trainable, frozen, arrays)))
             if len(pending) > AHEAD:  # pending batches take memory
                 finished, (costs, likeliest) = pending.pop(0)

@@ -68,12 +68,7 @@ class Trained:
 
 
 def permuted(differences: np.ndarray) -> float:
-    """Return the two-sided p-value of the paired permutation test of a mean of 0 (Fisher 1935).
-
-    It is exact for few items, otherwise from DRAWS seeded draws.
-
-    differences  float64 [items]
-    """
+    """Return the two-sided p-value of a mean of 0 by a paired permutation test (Fisher 1935)."""
     if not differences.any():
         return 1.0
     result = stats.permutation_test(
@@ -162,10 +157,7 @@ def comparison_row(first: Trained, second: Trained, score: str) -> dict:
 
 
 def judged(row: Mapping, again: bool) -> tuple[str, str]:
-    """Return the verdict on the second model (better, worse or cannot tell), and the reason for its limits.
-
-    again  whether both models were trained with several seeds
-    """
+    """Return the verdict on the second model (better, worse or cannot tell), and the reason for its limits."""
     if row["p"] is None:
         return CANNOT_TELL, "neither items that both were scored on nor seeds that differ"
     if row["p"] >= LEVEL:

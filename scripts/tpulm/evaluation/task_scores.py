@@ -71,12 +71,7 @@ def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def f1(labels: np.ndarray, predictions: np.ndarray, count: int) -> float:
-    """Return the F1 score of label 1 for a task with two labels, otherwise the mean over labels (macro).
-
-    The mean leaves out labels that neither occur nor are predicted.
-
-    count  number of the task's labels
-    """
+    """Return the F1 score of label 1 for two labels, otherwise the mean over the labels that occur (macro)."""
     if count == 2:
         return float(metrics.f1_score(labels, predictions, pos_label=1.0, zero_division=0.0))
     known = np.arange(count, dtype=np.float64)

@@ -98,10 +98,7 @@ def check_costs(model: str, costs: Costs) -> None:
 
 
 def bits_per_byte(items: Sequence[Item], costs: Costs, baselines: Mapping[str, Costs], kind: str) -> Scored:
-    """Return the bits of all scored text of a set divided by its bytes.
-
-    The metric of a masked model has another name, because its values are no likelihoods.
-    """
+    """Return the bits of all scored text of a set divided by its bytes."""
     passages = [passage for item in items for passage in item.passages]
     sizes = np.array([passage.bytes for passage in passages], np.float64)
 

@@ -16,7 +16,7 @@ from tpulm.models import causal
 from tpulm.models.base_precision import leaves
 from tpulm.models.building import build_abstract_model, distribute, open_model
 from tpulm.models.preset_folders import load_preset, registered_backbone
-from tpulm.models.variables import check_arrays
+from tpulm.models.variables import check_arrays, is_random_state
 from tpulm.specs.causal_families import layers_of
 from tpulm.specs.training_step import ModelSpec
 
@@ -59,7 +59,7 @@ def merged(spec: ModelSpec, best: str) -> keras.Model:
     layers = {layer.path: layer for layer in flat_layers(tuned.backbone, include_self=False)}
     for variable in wide.backbone.variables:
         layer, _, name = variable.path.rpartition("/")
-        if "seed_generator" not in layer:
+        if not is_random_state(variable):
             variable.assign(wide_value(layers[layer], name))
     return wide
 

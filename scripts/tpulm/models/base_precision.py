@@ -13,6 +13,7 @@ import numpy as np
 from tpulm.compat.keras import flat_layers, round_weights_only, skip_initialization
 from tpulm.compat.keras_hub import plain_attention
 from tpulm.models.preset_folders import load_preset
+from tpulm.models.variables import is_random_state
 from tpulm.specs.causal_families import TARGETS, layers_of
 from tpulm.specs.training_step import ModelSpec
 
@@ -80,7 +81,7 @@ def load_int8(preset: str | Path, policy: keras.dtype_policies.DTypePolicyMap) -
     model = without_activations(rebuilt(wide, policy))
     values = {variable.path: variable for variable in wide.backbone.variables}
     for variable in model.backbone.variables:
-        if "seed_generator" not in variable.path:
+        if not is_random_state(variable):
             variable.assign(np.asarray(values[variable.path].value))
     return model
 

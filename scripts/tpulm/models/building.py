@@ -97,10 +97,7 @@ def build_abstract_model(
 
 
 def prepare(model: keras.Model, spec: ModelSpec, distribution: sharding.Sharded) -> None:
-    """Set the dropout, document masking and attention kernel of a model.
-
-    Raises UserError for a family that cannot separate documents, if the run needs it.
-    """
+    """Set dropout, document masking and attention kernel of a model. Raises UserError if it cannot mask documents."""
     draw_masks_once(model)
     name = attention_of(model, distribution, spec.determinism).implementation
     kernel = None if name == "plain" else Kernel(name, spec.segments, spec.full)

@@ -57,12 +57,7 @@ def build_abstract(spec: ModelSpec) -> keras.Model:
 
 
 def construct(architecture: CausalArchitecture, policy: keras.dtype_policies.DTypePolicy | None = None) -> keras.Model:
-    """Return the model of an architecture with Keras's initial weights and without a preprocessor.
-
-    policy  dtype policy; the run's by default
-
-    Raises UserError for a class without a causal language model in keras-hub.
-    """
+    """Return the model of an architecture with Keras's initial weights. Raises UserError for an unknown class."""
     family = getattr(keras_hub.models, architecture.family)
     arguments = {"vocabulary_size": architecture.vocabulary_size, **architecture.sizes}
     backbone = family(**arguments, **({"dtype": policy} if policy else {}))

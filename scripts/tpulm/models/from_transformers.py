@@ -98,9 +98,7 @@ def folder_with_config(folder: Path, config: Mapping[str, Any]) -> Iterator[str]
 
 
 def assign_weights(backbone: keras.Model, folder: Path, subject: str) -> bool:
-    """Assign the weights of a folder to a backbone, unrounded; return whether each variable has a tensor.
-
-    False, with nothing assigned, if one has none, or transformers_causal does not know the names of the layers.
+    """Assign the weights of a folder to a backbone, unrounded; False and unchanged if some are missing.
 
     subject  begins the errors. Raises UserError for a tensor of another shape, or without a variable in the backbone
     """

@@ -17,6 +17,7 @@ from tpulm.core.files import read_json
 from tpulm.models import masked_models
 from tpulm.models.building import open_model
 from tpulm.models.sharding import Sharded
+from tpulm.models.variables import values_of
 from tpulm.specs.training_step import ModelSpec
 from tpulm.tokenization.tokenizer import TextTokenizer
 
@@ -72,8 +73,7 @@ class FillMask:
             "padding_mask": np.pad(np.ones_like(ids), padding)[None],
             "mask_positions": positions[None],
         }
-        variables = self.model.trainable_variables, self.model.non_trainable_variables
-        logits, _ = self.predict(*([variable.value for variable in group] for group in variables), inputs)
+        logits, _ = self.predict(*values_of(self.model), inputs)
         answers = []
         for position, scores in zip(positions, softmax(np.asarray(logits[0]), axis=-1), strict=True):
             best = np.argsort(-scores, kind="stable")[:TOP]

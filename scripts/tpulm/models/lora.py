@@ -38,10 +38,7 @@ def draw_adapter(model: keras.Model, seed: int) -> None:
 
 
 def adapt(model: keras.Model, spec: ModelSpec) -> None:
-    """Enable LoRA on the layers of a run's targets.
-
-    Raises UserError for a target without a layer in the model, see also `refuse_bypassed`.
-    """
+    """Enable LoRA on the layers of a run's targets. Raises UserError for a target that the model does not have."""
     refuse_bypassed(type(model.backbone).__name__, spec.where, spec.targets, spec.base_precision)
     layers = flat_layers(model.backbone, include_self=False)
     for target in spec.targets:

@@ -81,10 +81,7 @@ def init_recipe(path: str, manifest: Mapping, where: str) -> dict:
 
 
 def folder_weights(folder: Path, variables: "Iterable[keras.Variable]") -> dict[str, np.ndarray]:
-    """Return the weights of a Hugging Face folder by the paths of a model's variables.
-
-    Raises UserError if they do not fit the sizes in config.json.
-    """
+    """Return the weights of a folder by the paths of variables. Raises UserError if they do not fit its config."""
     arrays = load_arrays(folder / "model.safetensors")
     try:
         return from_transformers(arrays, variables, read_json(folder / "config.json")["pad_token_id"])

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tpulm.compat.keras import replace_call
 from tpulm.models.sharding import Sharded
+from tpulm.models.variables import is_random_state, values_of
 
 
 def remat(model: keras.Model) -> None:
@@ -53,11 +54,10 @@ def rematerializing(block: keras.Layer, call: Callable) -> Callable:
             finally:
                 within = False
 
-        trainable, frozen = block.trainable_variables, block.non_trainable_variables
         values = [leaf for is_array, leaf in zip(arrays, leaves, strict=True) if is_array]
-        outputs, changed = inside([v.value for v in trainable], [v.value for v in frozen], values)
-        for variable, value in zip(frozen, changed, strict=True):
-            if "seed_generator" in variable.path:
+        outputs, changed = inside(*values_of(block), values)
+        for variable, value in zip(block.non_trainable_variables, changed, strict=True):
+            if is_random_state(variable):
                 variable.assign(value)
         return outputs
 

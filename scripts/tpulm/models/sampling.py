@@ -24,6 +24,12 @@ def make_sampler(recipe: Mapping) -> keras_hub.samplers.Sampler:
     return keras_hub.samplers.TopPSampler(p=recipe["p"], **common)
 
 
+def end_ids(tokenizer: keras_hub.tokenizers.Tokenizer) -> list[int]:
+    """Return the ids that end a document: none, one, or for Llama 3 two."""
+    ids = (tokenizer.end_token_id, getattr(tokenizer, "end_token2_id", None))
+    return [token for token in ids if token is not None]
+
+
 class Continuation(NamedTuple):
     """What a model writes after a prompt.
 
@@ -67,9 +73,7 @@ class Generator:
         texts = [prompt for prompt in prompts for _ in range(samples)]
         preprocessor = self.model.preprocessor
         given, starts, most = self.prepared(texts + [texts[-1]] * (-len(texts) % self.rows))
-        tokenizer = preprocessor.tokenizer
-        stops = [tokenizer.end_token_id, getattr(tokenizer, "end_token2_id", None)]
-        stops = [token for token in stops if token is not None]
+        stops = end_ids(preprocessor.tokenizer)
         made = self.generated(given, stops)
         places = np.arange(made["token_ids"].shape[1])
         before = places < starts

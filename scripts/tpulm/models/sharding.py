@@ -17,6 +17,7 @@ from keras.distribution import DeviceMesh, LayoutMap, ModelParallel, TensorLayou
 from tpulm.compat.keras import layout_of
 from tpulm.core.devices import IN_USE
 from tpulm.core.errors import UserError
+from tpulm.models.variables import is_random_state
 
 AXES = ["batch", "model"]
 BLOCK_OUTPUT = re.compile(r"(decoder_block_|transformer_layer_|encoder\.layer\.|model\.layers\.)\d+/output$")
@@ -81,10 +82,7 @@ LAYOUTS = {
 
 
 def mesh_shape(mesh: list[int], devices: int, kind: str, where: str) -> tuple[int, int]:
-    """Return the sizes of the axes batch and model, with -1 resolved over `devices` of a `kind` such as tpu.
-
-    Raises UserError, naming the config key `where`, for a mesh that does not fit.
-    """
+    """Return the sizes of the axes batch and model. Raises UserError, naming `where`, for a mesh that does not fit."""
     known = int(np.prod([size for size in mesh if size != -1]))
     fits = devices % known == 0 if -1 in mesh else known <= devices
     if not fits:
@@ -268,7 +266,7 @@ def partitioning(model: keras.Model, distribution: Sharded) -> list[dict]:
     check_shardings(model.variables, distribution)
     rows = []
     for variable in model.variables:
-        if "seed_generator" in variable.path:
+        if is_random_state(variable):
             continue
         shard = variable.value.sharding.shard_shape(variable.shape)
         rows.append(
@@ -300,7 +298,7 @@ def check_shardings(variables: list, distribution: Sharded) -> None:
     """Raise UserError for the first variable that is not sharded as the layout map says."""
     check_overrides(variables, distribution)
     for variable in variables:
-        if "seed_generator" in variable.path:
+        if is_random_state(variable):
             continue
         axes = distribution.expected(variable.path, variable.shape)
         parts = [distribution.sizes[axis] if axis else 1 for axis in axes]

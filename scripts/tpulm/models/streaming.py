@@ -13,6 +13,8 @@ import numpy as np
 from jax.experimental import io_callback
 from keras import ops
 
+from tpulm.models.sampling import end_ids
+from tpulm.models.variables import values_of
 from tpulm.tokenization.tokenizer import TextTokenizer
 
 HALF = "\ufffd"  # the end of a text whose last character is incomplete
@@ -116,9 +118,7 @@ class Streaming:
 
     def __init__(self, model: keras_hub.models.CausalLM, size: int):
         """Take a model with its preprocessor; size  number of ids of its tokenizer."""
-        tokenizer = model.preprocessor.tokenizer
-        ends = (tokenizer.end_token_id, getattr(tokenizer, "end_token2_id", None))  # Llama 3 has two
-        self.ends = [token for token in ends if token is not None]
+        self.ends = end_ids(model.preprocessor.tokenizer)
         self.model, self.sampler = model, TellingSampler(self.hear, size, self.ends[0])
         self.most = getattr(model.backbone, "max_sequence_length", None)
         self.scored = jax.jit(self.log_probabilities)
@@ -160,9 +160,5 @@ class Streaming:
 
     def score(self, ids: list[int]) -> list[float]:
         """Return the natural log probability of each of the ids but the first."""
-        variables = [
-            [variable.value for variable in group]
-            for group in (self.model.trainable_variables, self.model.non_trainable_variables)
-        ]
-        scores = self.scored(tuple(variables), padded(ids, 0, self.most))
+        scores = self.scored(values_of(self.model), padded(ids, 0, self.most))
         return np.asarray(scores)[: len(ids) - 1].tolist()

@@ -1,10 +1,14 @@
-"""Variables of a model: given values from the arrays of a file, and counted."""
+"""Variables of a model: their values, assigned from the arrays of a file, and their number."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tpulm.core.errors import UserError
+
+if TYPE_CHECKING:
+    import keras
 
 
 def assign(variables: list, arrays: Mapping[str, np.ndarray], source: str) -> None:
@@ -25,6 +29,17 @@ def check_arrays(variables: list, arrays: Mapping[str, np.ndarray], source: str)
                 f"{source} holds {content} for the variable {variable.path} of shape {shape}; it belongs to another "
                 "model; delete it and run again."
             )
+
+
+def values_of(layer: "keras.Layer") -> tuple[list, list]:
+    """Return the values of trainable and other variables of a layer or model, as its `stateless_call` takes them."""
+    trainable, frozen = layer.trainable_variables, layer.non_trainable_variables
+    return [variable.value for variable in trainable], [variable.value for variable in frozen]
+
+
+def is_random_state(variable: "keras.Variable") -> bool:
+    """Return whether a variable is the state of a random generator, for dropout, and no weight."""
+    return "seed_generator" in variable.path
 
 
 def count(variables: list) -> int:

@@ -41,10 +41,7 @@ def without_preset(spec: ModelSpec) -> ModelSpec:
 
 
 def preset_backbone(preset: str, revision: str | None) -> tuple[type, dict]:
-    """Return class and arguments of a preset's backbone, from a local folder, `published`, or its hub.
-
-    Raises Unreachable if the hub does not answer, UserError for a model that keras-hub does not know.
-    """
+    """Return class and arguments of a preset's backbone. Raises Unreachable, or UserError for an unknown model."""
     if (Path(preset) / "config.json").is_file():
         return registered_backbone(preset), read_json(Path(preset) / "config.json")["config"]
     backbone = published(preset)

@@ -53,10 +53,7 @@ def take_shard(source: str, records: str | Path, expected: Mapping) -> dict:
 
 
 def check_records(path: Path, source: str, expected: Mapping) -> tuple[list[int], int]:
-    """Return the offsets of the records of a file, with its end, and their number of tokens without padding.
-
-    source  name of the file in messages. Raises as `take_shard` does
-    """
+    """Return the offsets of the records of a file, with its end, and their tokens. Raises as `take_shard` does."""
     with open(path, "rb") as file:
         if file.read(2) == GZIP and os.path.getsize(path) > 2:
             raise UserError(f"{source} is compressed with gzip; allowed: uncompressed TFRecord files.")

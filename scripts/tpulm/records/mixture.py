@@ -29,7 +29,7 @@ def block_order(counts: np.ndarray, seed: int, first: int, block: int) -> tuple[
     return sources, block * counts[sources] + within
 
 
-def taken(phase: Mapping, seed: int, steps: int) -> dict[str, int]:
+def records_read(phase: Mapping, seed: int, steps: int) -> dict[str, int]:
     """Return how many records of each source the first `steps` steps of a phase take."""
     counts = places_of(list(phase["shares"].values()))
     blocks, rest = divmod(steps * phase["batch_size"], MIXED)
@@ -52,7 +52,7 @@ class Mixture:
         self.starts = dict.fromkeys(self.phase["shares"], 0)
         for earlier, after in zip(before, phases[1:], strict=True):
             if earlier["sequence_length"] == self.phase["sequence_length"]:
-                for name, number in taken(earlier, seed, after["first"] - earlier["first"]).items():
+                for name, number in records_read(earlier, seed, after["first"] - earlier["first"]).items():
                     self.starts[name] = self.starts.get(name, 0) + number
 
     def batch(
@@ -77,7 +77,7 @@ class Mixture:
 
     def epochs_of(self, recipe: Mapping) -> str:
         """Return the share and the epochs of each source in a segment in words."""
-        until = taken(self.phase, self.seed, recipe["last"] - self.phase["first"])
+        until = records_read(self.phase, self.seed, recipe["last"] - self.phase["first"])
         return "; ".join(
             f"{100 * share:.1f} % {source or 'of all sources'}, until epoch "
             f"{(self.starts[source] + until[source]) / len(records):,.2f} of {len(records):,} records"

@@ -112,9 +112,7 @@ def varint(value: int) -> bytes:
 
 
 def example_heads(names: list[str], sizes: tuple[int, ...]) -> list[bytes]:
-    """Return the bytes before the values of each feature in a tf.train.Example.
-
-    names, sizes  of the features, in order: name, and bytes of the values
+    """Return the bytes before the values of each feature in a tf.train.Example; sizes  bytes of its values
 
     In proto3 a field is its number x 8 + 2, its size and its content; a map is repeated entries of key (1), value (2).
     """
@@ -195,10 +193,7 @@ def scan(path: str | Path, name: str | None = None) -> Iterator[tuple[int, bytes
 
 
 def example_class() -> Any:
-    """Return the message class of tf.train.Example with int64 features (tensorflow/core/example/*.proto).
-
-    The descriptor is in its own pool: TensorFlow may register the same one in the process.
-    """
+    """Return the message class of tf.train.Example; TensorFlow may register the same one in its own pool."""
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tensorflow", syntax="proto3")
     int64_list = file.message_type.add(name="Int64List")

@@ -17,7 +17,7 @@ from tpulm.core import job_record, ledger
 from tpulm.core.errors import UserError
 from tpulm.core.ledger import ancestors, maker_of, makers
 from tpulm.core.secrets import find_secret
-from tpulm.release.crate import crate_of
+from tpulm.release.crate import Crate
 from tpulm.release.provenance import JOBS
 from tpulm.release.rebuild import minors_of
 from tpulm.release.verify import MANIFEST, damages_of
@@ -32,11 +32,7 @@ OF_THIS_RUN = (f"/{TIMINGS}", REPORT, "results/history/")
 
 
 def artifacts_of(jobs: Sequence[dict[str, Any]], largest: int) -> dict[str, dict[str, Any]]:
-    """Return every artifact of the jobs by path: bytes (None for a missing file), sha256, job, compare, included.
-
-    jobs     in topological order
-    largest  size limit of included files, bytes
-    """
+    """Return every artifact of the jobs by path: bytes (None for a missing file), sha256, job, compare, included."""
     kinds = comparisons(jobs)
     files = {}
     for job in jobs:
@@ -65,10 +61,7 @@ def comparisons(jobs: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def outside_of(jobs: list[dict[str, Any]], source_paths: Container[str]) -> dict[str, str | None]:
-    """Return the SHA-256 of files that jobs read and no job made, such as the user's text, by path.
-
-    source_paths  paths of the workflow's source, such as the templates of the report, which are left out
-    """
+    """Return the SHA-256 of files that jobs read and no job made, such as the user's text, by path."""
     made_by = makers(jobs)
     read = {path: digest for job in jobs for path, digest in job["inputs"].items()}
     outside = sorted(path for path in read if path not in source_paths and maker_of(path, made_by) is None)
@@ -86,10 +79,7 @@ GENERATED = ("docs/_build/", "docs/reference/")  # by `make docs`
 
 
 def source_files(root: Path) -> dict[str, Path]:
-    """Return the sorted files of the workflow's source by relative path, without those that git ignores.
-
-    Raises UserError for a file with a secret, or a link to a file outside the folder.
-    """
+    """Return the files of the source by path, as git knows them. Raises UserError for secrets and links outside."""
     names = listed(root, "--cached", "--others", "--exclude-standard")
     if "Snakefile" not in listed(root, "--cached"):
         parts = [root / part for part in PARTS]
@@ -262,7 +252,7 @@ def archive_files(
     files[JOBS] = as_json([{key: value for key, value in job.items() if key != "packages"} for job in jobs])
     files |= {"verify.py": Path(__file__).with_name("verify.py"), "__main__.py": PROGRAM.encode()}
     files["README.md"] = readme(recipe, manifest, largest, minors_of(jobs)).encode()
-    files["ro-crate-metadata.json"] = as_json(crate_of(recipe, jobs, manifest, source_names, sorted(files)))
+    files["ro-crate-metadata.json"] = as_json(Crate(recipe, jobs, manifest, source_names).described(sorted(files)))
     return files, manifest
 
 

@@ -40,24 +40,6 @@ USAGE = {
 TERMS = "https://w3id.org/ro/terms/workflow-run"
 
 
-def crate_of(
-    recipe: Mapping[str, Any],
-    jobs: Sequence[Mapping[str, Any]],
-    manifest: Mapping[str, Any],
-    source_names: Mapping[str, str],
-    names: Iterable[str],
-) -> dict[str, Any]:
-    """Return the content of ro-crate-metadata.json.
-
-    recipe        name, version, title, license
-    jobs          records of jobs, with checksums
-    manifest      artifacts, outside (files that were read), source (commit)
-    source_names  names in the archive of the workflow's source, by path
-    names         files of the archive
-    """
-    return Crate(recipe, jobs, manifest, source_names).described(names)
-
-
 def timestamp(seconds: float) -> str:
     """Return a Unix time in seconds as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
@@ -79,7 +61,13 @@ class Crate:
         manifest: Mapping[str, Any],
         source_names: Mapping[str, str],
     ):
-        """Describe the archive as a whole."""
+        """Describe the archive as a whole.
+
+        recipe        name, version, title, license
+        jobs          records of jobs, with checksums
+        manifest      artifacts, outside (files that were read), source (commit)
+        source_names  names in the archive of the workflow's source, by path
+        """
         self.recipe, self.jobs, self.manifest, self.source_names = recipe, jobs, manifest, source_names
         self.files: dict[str, Any] = {}
         self.crate = ROCrate(gen_preview=False, version="1.1")
@@ -177,7 +165,10 @@ class Crate:
         return self.context(f"#{job['id']}", "CreateAction", **facts)
 
     def described(self, names: Iterable[str]) -> dict[str, Any]:
-        """Add all entities, and return the metadata in an order that depends only on their content."""
+        """Add all entities, and return the content of ro-crate-metadata.json; names  files of the archive
+
+        Its order depends only on the content of the entities.
+        """
         tools, steps, engine = self.tools()
         actions = [self.action(job, tools[job["rule"]]) for job in self.jobs]
         controls = [

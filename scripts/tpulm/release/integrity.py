@@ -37,10 +37,7 @@ def check_artifacts(jobs: list[Job], made_by: Mapping[str, Job], results: Path) 
 
 
 def missing_files(jobs: list[Job], made_by: Mapping[str, Job]) -> Iterator[tuple[str, str]]:
-    """Yield (path, sentence) for each missing file, if another output of its job or a file made from it exists.
-
-    The arrays of a pruned checkpoint do not count as missing.
-    """
+    """Yield (path, sentence) for each missing file if another output of its job, or what was made from it, exists."""
     jobs_with_files = {job["id"] for path, job in made_by.items() if Path(path).exists()}
     read_paths = {path for job in jobs if job["id"] in jobs_with_files for path in job["inputs"]}
     for path, job in made_by.items():

@@ -64,11 +64,7 @@ def provenance(file: str, place: Path, everything: bool = False) -> Iterator[str
 def lines_of(
     job: Job, indent: str, depth: int, made_by: Mapping[str, Job], shown: set[str], everything: bool
 ) -> Iterator[str | tuple[Job, str, int]]:
-    """Yield the lines about a job, and in their places the jobs that it read from.
-
-    A job that was shown before is only named. Without `everything`, only the first jobs of each rule are shown, both
-    among those that it read from and in a chain before it.
-    """
+    """Yield the lines about a job, and in their places the jobs that it read from."""
     if job["id"] in shown:
         yield f"{indent}  as above: {job['rule']} {job['id']}"
         return
@@ -119,10 +115,7 @@ def lines_of(
 def inputs_by_origin(
     job: Job, made_by: Mapping[str, Job]
 ) -> tuple[list[str], list[tuple[str, Job]], dict[str, tuple[Job, list[str]]]]:
-    """Return the inputs of a job that no job made, (path, later job) for those replaced since, and the others.
-
-    The others are jobs with the files that they made, by the job's id.
-    """
+    """Return the inputs that no job made, (path, later job) of those replaced since, and {id: (job, files)}."""
     groups: dict[str, tuple[Job, list[str]]] = {}
     outside, replaced = [], []
     for path in sorted(job["inputs"]):

@@ -34,11 +34,7 @@ def checked(recipe: Mapping, inputs: Sequence[str]) -> dict[str, Path]:
 
 
 def published_files(names: Iterable[str], inputs: Iterable[str]) -> dict[str, Path]:
-    """Return the files of an artifact by their paths at the destination, in the order of writing.
-
-    names   destination paths of `inputs`
-    inputs  files, and folders, which stand for their files without hidden ones
-    """
+    """Return the files of an artifact by their paths at the destination, in the order of writing."""
     files = {}
     for name, path in zip(names, map(Path, inputs), strict=True):
         for file in files_of(path):
@@ -130,12 +126,7 @@ def publish_to_hub(recipe: Mapping, files: Mapping[str, Path], last: Mapping, sa
 
 
 def commit_files(api: "HfApi", recipe: Mapping, files: Mapping[str, Path], removed: Sequence[str]) -> str:
-    """Create repository and branch if needed, commit what differs, and return the id of the branch's last commit.
-
-    removed  files to delete if the repository has them
-
-    Many files need several commits. Raises UserError for a public repository if the recipe says private.
-    """
+    """Create repository and branch if needed, commit what differs, and return the id of the branch's last commit."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     place = {"repo_id": recipe["repository"], "repo_type": recipe["type"]}

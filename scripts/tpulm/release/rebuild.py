@@ -54,11 +54,7 @@ def rebuild(archive: Path, manifest: Mapping[str, Any], folder: Path, environmen
 
 
 def unpack(archive: zipfile.ZipFile, manifest: Mapping[str, Any], folder: Path) -> str | None:
-    """Write source, config and the files that the run read to an empty folder; return an error message, or None.
-
-    Nothing is written outside the folder, whatever names the archive has: files that the run read from outside must
-    exist there.
-    """
+    """Write source, config and the files that the run read, all inside the folder; return an error message, or None."""
     for name in manifest["files"]:
         if name.startswith(("source/", GIVEN)):
             if not inside(name):
@@ -145,11 +141,7 @@ def verdict_on(
     folder: Path,
     same_kind: bool,
 ) -> str:
-    """Return how an artifact compares: the same bytes, within tolerance, not compared, or different (and where).
-
-    before, now  entries of the artifact in both manifests; None if it was not rebuilt
-    same_kind    whether both runs had the same kinds of processors
-    """
+    """Return how an artifact compares: the same bytes, within tolerance, not compared, or different (and where)."""
     if before["compare"] == "time":
         return "depend on time"
     if now is None:

@@ -47,6 +47,24 @@ import keras_hub
 
 model = keras_hub.models.CausalLM.from_preset("{source}")
 print(model.generate("The beginning of a text", max_length=64))""",
+    "adapter": """\
+import json
+
+import keras_hub
+
+model = keras_hub.models.CausalLM.from_preset("{base[preset]}")
+model.backbone.enable_lora(**json.load(open("{folder}adapter.lora.json")))
+model.backbone.load_lora_weights("{folder}adapter.lora.h5")""",
+    "peft": """\
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+base = AutoModelForCausalLM.from_pretrained("{base[transformers]}")
+model = PeftModel.from_pretrained(base, "{source}")""",
+    "peft with base": """\
+from peft import PeftModel
+
+model = PeftModel.from_pretrained(base, "{source}")""",
     "transformers": """\
 from transformers import pipeline
 
@@ -74,7 +92,7 @@ def read_facts(files: Mapping[str, Any]) -> dict[str, Any]:
 def card(recipe: Mapping, facts: Mapping) -> str:
     """Return the card of an artifact as Markdown with YAML metadata."""
     facts = {"corpus": ELSEWHERE, **facts}
-    describe = {"tokenizer": tokenizer, "records": records}.get(recipe["kind"], model)
+    describe = {"tokenizer": tokenizer, "records": records, "checkpoint": checkpoint}.get(recipe["kind"], model)
     title, description, figures = describe(recipe, facts)
     parts = {
         title: description,
@@ -131,24 +149,14 @@ def use(recipe: Mapping) -> str:
 
 def adapter_use(recipe: Mapping) -> str:
     """Return code that loads an adapter with Keras, and with PEFT if its base is on the hub."""
-    base = recipe["base"]
     folder = recipe["source"].removesuffix("adapter") if "/results/" in f"/{recipe['source']}" else ""
-    text = code(
-        "import json\n\nimport keras_hub\n\n"
-        f'model = keras_hub.models.CausalLM.from_preset("{base["preset"]}")\n'
-        f'model.backbone.enable_lora(**json.load(open("{folder}adapter.lora.json")))\n'
-        f'model.backbone.load_lora_weights("{folder}adapter.lora.h5")'
-    )
-    peft = f'model = PeftModel.from_pretrained(base, "{recipe["source"]}")'
-    if base["transformers"]:
-        load = f'base = AutoModelForCausalLM.from_pretrained("{base["transformers"]}")'
-        imports = "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM"
-        return f"{text}\n\nWith PEFT:\n\n" + code(f"{imports}\n\n{load}\n{peft}")
-    if not base["hub"]:
+    text = code(USES["adapter"].format(**recipe, folder=folder))
+    if recipe["base"]["transformers"]:
+        return f"{text}\n\nWith PEFT:\n\n{code(USES['peft'].format(**recipe))}"
+    if not recipe["base"]["hub"]:
         return text
-    return f"{text}\n\nWith PEFT, with the same base model in transformers (`base`):\n\n" + code(
-        f"from peft import PeftModel\n\n{peft}"
-    )
+    peft = code(USES["peft with base"].format(**recipe))
+    return f"{text}\n\nWith PEFT, with the same base model in transformers (`base`):\n\n{peft}"
 
 
 def code(text: str) -> str:
@@ -191,55 +199,64 @@ def records(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
     return "Records", text, table(["split", "shards", *counts], rows)
 
 
+def checkpoint(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
+    """Return title and description of a checkpoint, which has no table of scores."""
+    state = facts["state"]
+    text = (
+        f"A masked language model after step {state['step']:,} of a training of {recipe['training']['steps']:,} "
+        f"steps. Loss on the validation split: {state['evaluation']['loss']:.4f}. The card of the model at the end "
+        "has all figures."
+    )
+    return "Model", text, ""
+
+
 def model(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
-    """Return title, description and table of scores of a model, an adapter or a checkpoint."""
-    state, metrics = facts["state"], facts.get("metrics", {})
-    if not metrics:
-        text = (
-            f"A masked language model after step {state['step']:,} of a training of {recipe['training']['steps']:,} "
-            f"steps. Loss on the validation split: {state['evaluation']['loss']:.4f}. The card of the model at the end "
-            "has all figures."
-        )
-        return "Model", text, ""
+    """Return title, description and table of scores of a model or an adapter."""
+    metrics = facts["metrics"]
+    masked, tuned = recipe["kind"] == "mlm", "base" in recipe
+    origin, note = origin_of_tuned(recipe, metrics) if tuned else origin_of_trained(recipe, metrics)
     last_phase = recipe["training"].get("phases", [{}])[-1]
-    masked, length = recipe["kind"] == "mlm", last_phase.get("sequence_length", facts["manifest"]["sequence_length"])
-    if "base" in recipe:
-        adapter = recipe["kind"] == "adapter"
-        origin = "LoRA adapter of" if adapter else "causal language model, finetuned from"
-        text = (
-            f"A {origin} {recipe['base']['hub'] or recipe['base']['name']}: {metrics['trainable_parameters']:,} of "
-            f"{metrics['total_parameters']:,} parameters were trained, on sequences of {length:,} tokens."
-        )
-        forgets = any(find_scores(scores_in(metrics), set="corpus"))
-        note = "The corpus is the text of the base model and shows what was forgotten." if forgets else ""
-    else:
-        # A masked model that starts from another one takes its architecture from there.
-        kind = f"{recipe['model']['architecture']}, " if "model" in recipe else ""
-        start = "from scratch" if kind else f"from {recipe['init']['pretrained']}"
-        text = (
-            f"A {'masked' if masked else 'causal'} language model ({kind}{metrics['parameters']:,} parameters), "
-            f"trained {start} on sequences of {length:,} tokens."
-        )
-        note = "Token frequencies are a model that knows nothing else" + (
-            ", and sees what masking leaves in place or replaces." if masked else "."
-        )
-    unit = "masked token" if masked else "token, on held-out text"
+    length = last_phase.get("sequence_length", facts["manifest"]["sequence_length"])
+    text = f"A {origin} on sequences of {length:,} tokens. {best(facts['state'])}"
     scores = [score for content in (metrics, *facts["scores"]) for score in scores_in(content)]
+    characters = facts["corpus"].get("splits", {}).get("train", {}).get("characters")
+    claim, _ = standing("mlm" if masked else "finetune" if tuned else "base", scores, characters)
+    unit = "masked token" if masked else "token, on held-out text"
+    selected = "The checkpoint was selected on validation; test is only reported."
+    notes = " ".join(filter(None, (f"Loss in nats per {unit}.", note, selected)))
+    return "Model", text, f"{claim}\n\n{notes}\n\n{table_of_scores(scores)}"
+
+
+def origin_of_tuned(recipe: Mapping, metrics: Mapping) -> tuple[str, str]:
+    """Return what a finetuned model or its adapter is, and a note on its baselines."""
+    kind = "LoRA adapter of" if recipe["kind"] == "adapter" else "causal language model, finetuned from"
+    trained, total = metrics["trainable_parameters"], metrics["total_parameters"]
+    base = recipe["base"]["hub"] or recipe["base"]["name"]
+    forgets = any(find_scores(scores_in(metrics), set="corpus"))
+    note = "The corpus is the text of the base model and shows what was forgotten." if forgets else ""
+    return f"{kind} {base}: {trained:,} of {total:,} parameters were trained,", note
+
+
+def origin_of_trained(recipe: Mapping, metrics: Mapping) -> tuple[str, str]:
+    """Return what a masked or a base model is, and a note on its baselines."""
+    masked = recipe["kind"] == "mlm"
+    # A masked model that starts from another one takes its architecture from there.
+    architecture = f"{recipe['model']['architecture']}, " if "model" in recipe else ""
+    start = "from scratch" if architecture else f"from {recipe['init']['pretrained']}"
+    kind = f"{'masked' if masked else 'causal'} language model"
+    sees = ", and sees what masking leaves in place or replaces" if masked else ""
+    note = f"Token frequencies are a model that knows nothing else{sees}."
+    return f"{kind} ({architecture}{metrics['parameters']:,} parameters), trained {start}", note
+
+
+def table_of_scores(scores: Iterable[Score]) -> str:
+    """Return a table of the scores over all items of a set."""
     rows = []
     for score in (score for score in scores if score.part == WHOLE):
         baselines = ", ".join(f"{name} {format_cell(value)}" for name, value in score.compared_with.items())
         interval = "" if score.low is None else f"{format_cell(score.low)} to {format_cell(score.high)}"
         rows.append([score.on, score.metric.replace("_", " "), score.value, interval, baselines, score.items])
-    characters = facts["corpus"].get("splits", {}).get("train", {}).get("characters")
-    stage = "mlm" if masked else "finetune" if "base" in recipe else "base"
-    claim, _ = standing(stage, scores, characters)
-    selected = "The checkpoint was selected on validation; test is only reported."
-    notes = " ".join(filter(None, (f"Loss in nats per {unit}.", note, selected)))
-    figures = (
-        f"{claim}\n\n{notes}"
-        f"\n\n{table(['measured on', 'measure', 'value', '95 % interval', 'baselines', 'items'], rows)}"
-    )
-    return "Model", f"{text} {best(state)}", figures
+    return table(["measured on", "measure", "value", "95 % interval", "baselines", "items"], rows)
 
 
 def best(state: Mapping) -> str:

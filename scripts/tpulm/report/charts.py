@@ -142,10 +142,7 @@ PANELS = {
 
 
 def thinned_indices(values: Sequence[float], points: int = POINTS) -> np.ndarray:
-    """Return the sorted indices of about `points` points of a curve: the lowest and the highest of each span.
-
-    The spans have equal lengths. The first and the last point are kept. NaN counts as the highest.
-    """
+    """Return the sorted indices of the first and the last point, and of the lowest and highest of equal spans."""
     count = len(values)
     if count <= points:
         return np.arange(count)

@@ -39,11 +39,7 @@ def curves_of(run: dict[str, Any], sources: Sources) -> dict[str, Any]:
 
 
 def columns_so_far(folder: str, file: str, sources: Sources, log: str, live: list[dict]) -> tuple[list[str], dict]:
-    """Return files and columns of a run's history or timings: of the whole run, or of its checkpoints so far.
-
-    If the log is newer than the file of the whole run, the run trains again: its checkpoints are those up to the last
-    step of the log.
-    """
+    """Return files and columns of a run's history or timings: of the whole run, or of its checkpoints so far."""
     names, whole = sources.names(f"{folder}/checkpoints/*/{file}"), f"{folder}/{file}"
     if whole in sources:
         retrained = live and sources.files[log].stat().st_mtime_ns > sources.files[whole].stat().st_mtime_ns

@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from tpulm.report import charts
-from tpulm.report.sources import Sources, reasons_of, source_of
+from tpulm.report.sources import Sources, drop_reasons, source_of
 from tpulm.specs.artifacts import MANIFEST
 
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
@@ -21,10 +21,7 @@ LINE = re.compile(r"\S(?:[^\n]*\S)?")  # a line without the white space at its e
 
 
 def marked(before: str, after: str) -> tuple[Markup, Markup]:
-    """Return two texts as HTML: removed words of the first are <del>, added words of the second are <ins>.
-
-    Texts that have little in common are not marked: marks everywhere show nothing.
-    """
+    """Return two texts as HTML: removed words of the first are <del>, added words of the second are <ins>."""
     old_words, new_words = WORDS.findall(before), WORDS.findall(after)
     old_html = new_html = ""
     matcher = difflib.SequenceMatcher(None, old_words, new_words, autojunk=False)
@@ -72,7 +69,7 @@ def texts(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:
                 "source": corpus.get("source")
                 or " and ".join(dict.fromkeys(part["source"] for part in parts.values())),
                 "splits": corpus["splits"],
-                "reasons": reasons_of(corpus["splits"]),
+                "reasons": drop_reasons(corpus["splits"]),
                 "responses": [split for split, figures in corpus["splits"].items() if "responses" in figures],
                 "sources": parts,
                 "removed": [
@@ -219,11 +216,7 @@ def partitioning(sources: Sources) -> dict[str, Any]:
 
 
 def grid(mesh: Mapping[str, int], spec: list[str | None]) -> Markup:
-    """Return the devices of a mesh as HTML cells, colored by the shard of a variable that they hold.
-
-    mesh  size of each axis, in order
-    spec  mesh axis of each dimension of the variable, or None
-    """
+    """Return the devices of a mesh as HTML cells, colored by the shard of a variable that they hold."""
     sizes = list(mesh.values())
     rows, columns = (math.prod(sizes[:-1]), sizes[-1]) if sizes else (1, 1)
     cut = [axis for axis in mesh if axis in spec and mesh[axis] > 1]

@@ -12,6 +12,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from tpulm.core.files import read_json
+from tpulm.corpus.documents import reason_in_words
 
 # Columns of text, even if it looks like numbers.
 NAMES = ("run", "devices", "profile")
@@ -143,12 +144,6 @@ def format_number(style: str, value: Any) -> str | Markup:
     return STYLES[style](value)
 
 
-REASONS = {
-    "empty": "empty", "short": "short", "duplicates": "in another split", "near_duplicates": "near-duplicates",
-    "contaminated": "contaminated",
-}  # fmt: skip
-
-
 def source_of(corpus: Mapping[str, Any]) -> str:
     """Return a sentence on the source of a corpus."""
     if "sources" in corpus:
@@ -157,8 +152,7 @@ def source_of(corpus: Mapping[str, Any]) -> str:
     return f"Source: {corpus['source']}{version}."
 
 
-def reasons_of(splits: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return (key, words) for each reason for which documents were dropped; keys without words are names of filters."""
+def drop_reasons(splits: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return (key, words) for each reason for which documents were dropped."""
     keys = dict.fromkeys(key for figures in splits.values() for key in figures if key.startswith("dropped_"))
-    names = {key: key.removeprefix("dropped_") for key in keys}
-    return [(key, REASONS.get(name, name.replace("_", " "))) for key, name in names.items()]
+    return [(key, reason_in_words(key.removeprefix("dropped_"))) for key in keys]

@@ -162,11 +162,7 @@ def scores_then_and_now(runs_by_path: Mapping[str, Sequence[dict]], current: Col
 def rows_of_scores(
     run: Mapping[str, Any], settings: Mapping, current_run: Mapping[str, Any] | None
 ) -> Iterator[list[str]]:
-    """Yield a row for each leading score of an earlier run, with the difference if the items are as many.
-
-    settings     differences of its recipe from those of runs of the same name
-    current_run  record of the run that the config names, or None
-    """
+    """Yield a row for each leading score of an earlier run, with the difference if the items are as many."""
     current_scores = {score.name: score for score in measured(current_run)} if current_run else {}
     for score in measured(run):
         if not score.leads:

@@ -245,8 +245,8 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any], lead: f
         return f"{risen}: train on more text, or in fewer steps."
     forgot = run["stage"] == "finetune" and forgotten(run["losses"]) > MUCH
     if warning and forgot and (change is None or change < FAST):
-        advice = f"try {lower_rate(run, 10, 'a tenth')}, and lower still if that fails"
-        return f"Its learning_rate is probably too high: {advice}."
+        remedy = f"try {lower_rate(run, 10, 'a tenth')}, and lower still if that fails"
+        return f"Its learning_rate is probably too high: {remedy}."
     falling = change is not None and change > CHANGE
     times = course.times(lead) if falling and lead > 1 else MOST
     factor, reached = MANY if warning else TWICE, ""

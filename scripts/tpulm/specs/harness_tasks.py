@@ -61,10 +61,7 @@ def tasks_of(config: Mapping) -> dict[str, HarnessTask]:
 
 
 def read_description(key: str, path: Path) -> dict[str, Any]:
-    """Return the content of a task's file, without the files that it includes.
-
-    Raises UserError for code, and for an invalid file.
-    """
+    """Return the content of a task's file without what it includes. Raises UserError for code in it."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -83,10 +80,7 @@ def read_description(key: str, path: Path) -> dict[str, Any]:
 
 
 def layers(key: str, path: Path, before: tuple[Path, ...] = ()) -> list[tuple[Path, dict[str, Any]]]:
-    """Return the files that a task's file includes, and then the file itself, each with its content.
-
-    A later file overrides the files before it. Raises UserError, also for files that include each other.
-    """
+    """Return the files that a task's file includes, and then the file itself. Raises UserError for a cycle."""
     if path in before:
         raise UserError(f"{key}.file: {path} includes itself.")
     description = read_description(key, path)

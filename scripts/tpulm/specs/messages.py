@@ -17,7 +17,7 @@ LIMITS = {
     "maxLength": "at most {} characters", "minItems": "at least {} entries", "maxItems": "at most {} entries",
     "uniqueItems": "without duplicates",
 }  # fmt: skip
-# New names of keys of earlier versions.
+# Until 0.4.0: new names of keys that 0.2.0 or a version before it had.
 RENAMED = {
     "accumulate": "microbatches", "changes": "alternatives", "clip_norm": "global_clipnorm",
     "cpu_devices": "host_device_count", "lora": "finetune", "mask": "mask_replace_prob", "memory_gb": "mem_gb",
@@ -62,7 +62,7 @@ def sentence(error: jsonschema.ValidationError) -> str:
 
 
 def removed(where: str, error: jsonschema.ValidationError) -> str:
-    """Return the sentence for a key or a value that version 0.3.0 removed; "" for another one."""
+    """Return the sentence for a key or a value that version 0.3.0 removed; "" for another one. Until 0.4.0."""
     reasons = error.schema.get("removed", {})
     if error.validator == "enum":
         reason = reasons.get(error.instance) if isinstance(error.instance, str) else None

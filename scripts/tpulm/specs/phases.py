@@ -2,6 +2,12 @@
 
 A segment lies in one phase. Its recipe has the values of that phase, and `phases`: what the phase and those before it
 take of the records, but nothing of later ones, so that a change of the last phase leaves earlier segments as they are.
+
+The key `phases` is a list of mappings, of
+a run in the config      until, and what differs from the run
+a segment's recipe       `Phase.entry`, of its phase and of those before it
+a plan and its recipe    the plan of each phase, with first and until
+a run in a page's recipe `Phase.entry`, with until
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +41,7 @@ class Phase:
     is_plain: bool
 
     @property
-    def taken(self) -> dict[str, Any]:
+    def entry(self) -> dict[str, Any]:
         """What it takes of the records, as the recipe of its segments has it."""
         return {
             "first": self.first,
@@ -72,13 +78,13 @@ def phase_at(phases: Sequence[Phase], last: int) -> Phase:
     return next(phase for phase in phases if last <= phase.until)
 
 
-def taken_until(phases: Sequence[Phase], last: int) -> list[dict[str, Any]]:
+def entries_until(phases: Sequence[Phase], last: int) -> list[dict[str, Any]]:
     """Return what the phase of the segment that ends at step `last`, and those before it, take of the records.
 
     Empty while all of them are plain, so that a run keeps its segments when it gets another phase at its end.
     """
     so_far = [phase for phase in phases if phase.first < last]
-    return [] if all(phase.is_plain for phase in so_far) else [phase.taken for phase in so_far]
+    return [] if all(phase.is_plain for phase in so_far) else [phase.entry for phase in so_far]
 
 
 def begins_phase(recipe: Mapping) -> bool:

@@ -25,6 +25,11 @@ def given_keys(recipe: Mapping, *keys: str) -> dict:
     return {key: recipe[key] for key in keys if key in recipe}
 
 
+def determinism_of(recipe: Mapping) -> str:
+    """Return `determinism` of the recipe of a job, which only has it if it is not bytes."""
+    return recipe.get("determinism", "bytes")
+
+
 def differing(recipes: list[Mapping]) -> list[dict[str, Any]]:
     """Return for each recipe, in order, the values that are not the same in all recipes, by dotted key."""
     flat = [dict(flattened(recipe)) for recipe in recipes]

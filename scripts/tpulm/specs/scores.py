@@ -179,8 +179,8 @@ def read_scores(path: str | Path) -> tuple[dict[str, Any], list[Score]]:
 
 
 def scores_in(content: Mapping[str, Any]) -> list[Score]:
-    """Return the scores in the content of a file of scores, or of a metrics.json of version 0.2.0."""
-    if "scores" in content:  # without `set` before 0.3.0
+    """Return the scores in the content of a file of scores; until 0.4.0, also in what 0.2.0 wrote."""
+    if "scores" in content:  # 0.2.0 wrote no `set`
         return [Score(**{"set": row["on"].partition(" ")[0], **row}) for row in content["scores"]]
     texts = content.get("loss") or {f"corpus_{split}": {"after": content[split]} for split in HELD_OUT}
     scores = []

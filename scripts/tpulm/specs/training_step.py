@@ -12,12 +12,13 @@ from tpulm.core.errors import UserError
 from tpulm.specs.causal_families import constructor
 from tpulm.specs.classification_heads import NUMBER, ClassificationHead
 from tpulm.specs.masked_sizes import sizes_of
+from tpulm.specs.recipes import determinism_of
 from tpulm.specs.record_arrays import Arrays, causal_arrays, labelled_arrays, masked_arrays, predictions_per_record
 
 
 def determinism_metrics(recipe: Mapping) -> dict:
     """Return the metrics of a run whose bytes may differ when it is repeated, otherwise {}."""
-    if recipe.get("determinism", "bytes") == "bytes":
+    if determinism_of(recipe) == "bytes":
         return {}
     return {"determinism": recipe["determinism"], "bytes_promised": False}
 
@@ -113,7 +114,7 @@ class ModelSpec:
             "seed": recipe.get("seed", 0),
             "segments": recipe.get("packing") == "segments",
             "layout": recipe.get("layout", {}),
-            "determinism": recipe.get("determinism", "bytes"),
+            "determinism": determinism_of(recipe),
         }
         if stage == "mlm":
             sizes, vocabulary = sizes_of(recipe["model"], f"{where}.model"), recipe["vocabulary"]

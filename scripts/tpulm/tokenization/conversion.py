@@ -73,10 +73,7 @@ def convert(vocabulary: Path, start: Callable[[], None] = lambda: None) -> Token
 
 
 def from_sentencepiece(serialized: bytes) -> tuple[Tokenizer, tuple[int, int, int]]:
-    """Return the tokenizer of a serialized SentencePiece model of BPE, and its ids for bos, eos and padding.
-
-    Raises UserError for another model, and for one that normalizes more than spaces.
-    """
+    """Return the tokenizer of a SentencePiece BPE, and its ids for bos, eos and pad. Raises UserError for others."""
     proto = sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore[attr-defined]
     spec = proto.normalizer_spec
     pieces = [(piece.piece, piece.score, piece.type) for piece in proto.pieces]

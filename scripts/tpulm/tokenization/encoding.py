@@ -136,10 +136,7 @@ def splits_at_spaces(spec: dict) -> bool:
 
 
 def marking(spec: dict) -> tuple[str, str, list[tuple[str, str]]] | None:
-    """Return the arguments of `MarkedWords` for a tokenizer that only marks words, or None; spec  tokenizer.json.
-
-    The mark that replaces a space; the characters that end a word, as spaces do; the replacements of its normalizer.
-    """
+    """Return the arguments of `MarkedWords` for a tokenizer that only marks words, otherwise None."""
     normalizers = members(spec["normalizer"], "normalizers")
     pre_tokenizers = members(spec["pre_tokenizer"], "pretokenizers")
     if [step["type"] for step in pre_tokenizers] not in (["Metaspace"], ["Metaspace", "Split"]):

@@ -51,11 +51,9 @@ def wordpiece(words: Words, recipe: Recipe) -> models.WordPiece:
 
 
 def train_merges(counts: dict[str, int], vocab_size: int, first: list[str], prefix: str) -> dict:
-    """Train a BPE model and return its vocabulary and merges, in the form of tokenizer.json.
+    """Train a BPE model on counts of distinct words; return its vocabulary and merges, in the form of tokenizer.json.
 
-    counts  occurrences of each distinct word
-    first   the pieces with the lowest ids: special tokens and all characters
-    prefix  of each piece that does not begin a word
+    first  pieces with the lowest ids: special tokens and all characters; prefix  of pieces that do not begin a word
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")

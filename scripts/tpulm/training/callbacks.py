@@ -9,7 +9,7 @@ import numpy as np
 
 from tpulm.core import job_record, processes
 from tpulm.core.processes import LOST, STOPPED, Stopped, StopRequest
-from tpulm.training.history import FigureReader, History, Phases
+from tpulm.training.history import FigureReader, History, Stopwatch
 from tpulm.training.snapshots import Snapshots
 
 SNAPSHOT_INTERVAL = 50  # minimum time between two snapshots, in multiples of the time that one takes
@@ -83,8 +83,8 @@ class StepCallbacks:
         self.began = self.saved = time.monotonic()
         self.steps, self.agreement, self.period = 0, 10, 60 * snapshots.every
         self.profile: Tracing | None = None
-        self.phases = Phases()
-        self.phases.end("start")
+        self.stopwatch = Stopwatch()
+        self.stopwatch.end("start")
 
     def __enter__(self) -> Self:
         return self
@@ -131,8 +131,8 @@ class StepCallbacks:
 
         With several processes, JAX handles signals in all of them.
         """
-        if "compile" not in self.phases.seconds:
-            self.phases.end("compile")
+        if "compile" not in self.stopwatch.seconds:
+            self.stopwatch.end("compile")
         if processes.count() == 1 and not self.request.before:
             self.request.defer()
 
@@ -143,7 +143,7 @@ class StepCallbacks:
 
     def redo_evaluation(self) -> None:
         """Repeat the evaluation that was interrupted by the snapshot from which training resumes."""
-        self.phases.end("load")
+        self.stopwatch.end("load")
         if self.evaluates_at(self.history.step) and self.history.step not in self.history.held_out:
             self.evaluate()
 
@@ -189,15 +189,15 @@ class StepCallbacks:
         if self.profile:
             self.profile.end(self.history.step, self.say)
             self.history.profiled(self.profile.summary)
-        self.phases.end("train")
+        self.stopwatch.end("train")
         figures = self.evaluate()
-        self.phases.end("evaluate")
+        self.stopwatch.end("evaluate")
         return figures
 
     def segment_written(self) -> None:
-        """Report the seconds of the phases after the checkpoint is written, and delete the snapshots."""
-        self.phases.end("write")
-        self.history.report(self.phases.record(self.history.step))
+        """Report the seconds of the segment after the checkpoint is written, and delete the snapshots."""
+        self.stopwatch.end("write")
+        self.history.report(self.stopwatch.record(self.history.step))
         self.snapshots.delete()
 
     def save(self) -> None:

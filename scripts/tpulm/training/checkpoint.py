@@ -16,7 +16,7 @@ random numbers need no state: both are functions of the step.
 import math
 import shutil
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpulm.core import processes
 from tpulm.core.arrays import save_arrays
@@ -26,6 +26,9 @@ from tpulm.records.order import epochs
 from tpulm.specs.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES
 from tpulm.specs.phases import begins_phase, tokens_until
 from tpulm.training.history import History
+
+if TYPE_CHECKING:
+    from tpulm.training.segment import Segment
 
 
 def verified_previous(files: list[str]) -> dict[str, str] | None:
@@ -67,20 +70,16 @@ def read_state(path: str) -> dict:
 
 
 def save_checkpoint(
-    outputs: dict[str, str],
-    recipe: dict,
+    segment: "Segment",
     weights: Mapping[str, object],
     optimizer: Mapping[str, object],
     evaluation: dict[str, float],
-    previous: dict[str, str] | None,
     save_arrays: Callable[[str, Any], None] = save_arrays,
     is_main_process: bool = True,
     notes: dict | None = None,
 ) -> None:
     """Write the checkpoint at the end of a segment.
 
-    outputs     paths of weights, optimizer, best and state; previous  those of the previous checkpoint, None at first
-    recipe      of the segment, with its `last` step
     weights, optimizer  named arrays, as `save_arrays` takes them
     evaluation  held-out figures at that step, with `loss`; lower is better
     is_main_process  whether this process writes best and state, too
@@ -88,6 +87,7 @@ def save_checkpoint(
 
     Raises UserError if the held-out loss is not finite; nothing is written then.
     """
+    recipe, outputs, previous = segment.recipe, segment.outputs, segment.previous
     step, loss = recipe["last"], evaluation["loss"]
     if not math.isfinite(loss):
         raise UserError(
@@ -113,14 +113,15 @@ def save_checkpoint(
         "stopped_at": None,
         **(notes or {}),
     }
-    write_state(outputs, state, recipe, previous)
+    write_state(segment, state)
 
 
-def write_state(outputs: dict[str, str], state: dict, recipe: dict, previous: dict[str, str] | None) -> None:
+def write_state(segment: "Segment", state: dict) -> None:
     """Write state.json with the SHA-256 of the other files, which exist already."""
+    outputs, previous = segment.outputs, segment.previous
     digests = sha256_of_each(outputs[part] for part in CHECKPOINT_ARRAYS)
     state |= {
-        "recipe": recipe,
+        "recipe": segment.recipe,
         "sha256": dict(zip(CHECKPOINT_ARRAYS, digests, strict=True)),
         "previous_sha256": sha256(previous["state"]) if previous else None,
     }
@@ -143,9 +144,7 @@ def trained_for(state: dict, manifest: dict) -> dict:
     return {"steps": steps, "epochs": round(epochs(1, read, records), 2)}
 
 
-def stopped_early(
-    outputs: dict[str, str], recipe: dict, previous: dict[str, str] | None, say: Callable[[str], None]
-) -> bool:
+def stopped_early(segment: "Segment") -> bool:
     """Return whether the run has stopped before this segment; if so, write its checkpoint from the previous one.
 
     It writes the outputs history and timings, too.
@@ -153,6 +152,7 @@ def stopped_early(
     A run stops when the last `recipe["patience"]` evaluations brought no new lowest held-out loss. Then weights and
     optimizer are empty, since nothing trains on from them.
     """
+    recipe, outputs, previous = segment.recipe, segment.outputs, segment.previous
     if not previous:
         return False
     before, patience = read_state(previous["state"]), recipe.get("patience")
@@ -165,11 +165,11 @@ def stopped_early(
     save_arrays(outputs["weights"], {})
     save_arrays(outputs["optimizer"], {})
     entries = {key: before[key] for key in ("evaluation", "best", "evaluations_since_best")} | how_trained(before)
-    write_state(outputs, {"step": recipe["last"], **entries, "stopped_at": stopped_at}, recipe, previous)
-    empty_history = History(recipe["first"], recipe["last"], 0, say)
+    write_state(segment, {"step": recipe["last"], **entries, "stopped_at": stopped_at})
+    empty_history = History(recipe["first"], recipe["last"], 0, segment.say)
     empty_history.write(outputs["history"], outputs["timings"], bool(recipe.get("evaluate_every")))
     best = before["best"]
-    say(
+    segment.say(
         f"stopped at step {stopped_at}: no held-out loss below the {best['evaluation']['loss']:.4f} of step "
         f"{best['step']} since then"
     )

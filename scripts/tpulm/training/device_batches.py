@@ -1,6 +1,6 @@
 """Feed batches to the devices: each process prefetches the records of its own devices, some steps ahead."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import grain
 import jax
@@ -32,6 +32,19 @@ def on_devices(array: np.ndarray, sharding: NamedSharding, rows: slice, size: in
         return array[(*index[:axis], slice(start - rows.start, stop - rows.start), *index[axis + 1 :])]
 
     return jax.make_array_from_callback(shape, sharding, part)
+
+
+def whole_batch_on_devices(arrays: Mapping[str, np.ndarray], distribution: Sharded) -> dict[str, jax.Array]:
+    """Return the arrays of a batch on the devices, where every process holds them whole.
+
+    arrays  [records, ...]; rows of zeros at their end even out the replicas
+    """
+    sharding, replicas = batch_sharding(distribution), distribution.num_model_replicas
+    placed = {}
+    for name, array in arrays.items():
+        padded = np.pad(array, [(0, -len(array) % replicas)] + [(0, 0)] * (array.ndim - 1))
+        placed[name] = on_devices(padded, sharding, slice(0, len(padded)), len(padded))
+    return placed
 
 
 def batches(

@@ -6,7 +6,7 @@ history.csv   step, loss (nats per predicted token), accuracy (share of its pred
 timings.csv   step, seconds_per_step, tokens_per_second, devices (JSON: how many, by kind), software (names and versions
               of what the process has imported), profile (where a profile ended: JSON, see `History.profiled`)
 
-`Phases` measures what of a segment's time is training, and what the gap between two segments.
+`Stopwatch` measures what of a segment's time is training, and what the gap between two segments.
 """
 
 import csv
@@ -221,8 +221,8 @@ def process_age(process: int | str = "self") -> float:
         return 0.0
 
 
-class Phases:
-    """The seconds that the phases of a segment take, from the start of its process.
+class Stopwatch:
+    """The seconds that the parts of a job take, such as those of a segment, from the start of its process.
 
     start       of Python, imports, inputs read, model built
     load        the checkpoint or snapshot
@@ -232,12 +232,12 @@ class Phases:
     """
 
     def __init__(self) -> None:
-        """The first phase began with the process."""
+        """The first part began with the process."""
         self.seconds: dict[str, float] = {}
         self.mark = time.monotonic() - process_age()
 
     def end(self, name: str) -> None:
-        """End a phase; the next one begins."""
+        """End a part of this name; the next one begins."""
         now = time.monotonic()
         self.seconds[name], self.mark = self.seconds.get(name, 0.0) + now - self.mark, now
 

@@ -191,9 +191,8 @@ def train_segment(
         callbacks.redo_evaluation()
         trainer.train(load, history.step, rates[history.step - first :], history, callbacks)
         state = (trainer.weights(), trainer.optimizer(), callbacks.finish())
-        checkpoint.save_checkpoint(
-            outputs, recipe, *state, previous, sharded_arrays.save_sharded, is_main_process, run.attention.note
-        )
+        save = sharded_arrays.save_sharded
+        checkpoint.save_checkpoint(segment, *state, save, is_main_process, run.attention.note)
         if is_main_process:
             history.write(outputs["history"], outputs["timings"], bool(every))
             callbacks.segment_written()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tpulm.specs.recipes import determinism_of
 from tpulm.specs.training_step import ModelSpec
 from tpulm.training import runtime
 
@@ -21,7 +22,7 @@ def start_for(
     base           preset folder; known  further entries of the recipe, such as packing
     resources      of the job, which has one host; repeats  as for `runtime.start`
     """
-    how = recipe["precision"], recipe.get("determinism", "bytes")
+    how = recipe["precision"], determinism_of(recipe)
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], *how, repeats)
     from tpulm.models.sharding import on_one_host
 

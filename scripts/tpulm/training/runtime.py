@@ -14,6 +14,7 @@ from tpulm.compat.optional_imports import kept_out
 from tpulm.core import processes
 from tpulm.core.accelerators import check_devices
 from tpulm.core.devices import accelerator_here, cache_folder, gpu_here, ignore_settings, keep_to_cpu, tpu_here
+from tpulm.specs.recipes import determinism_of
 
 # Parameters of mallopt, from glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
@@ -108,7 +109,7 @@ def start_to_train(recipe: Mapping, resources: Mapping, say: Callable[[str], Non
     """
     if processes.launch_workers(resources, say):
         sys.exit()
-    how = recipe["precision"], recipe.get("determinism", "bytes")
+    how = recipe["precision"], determinism_of(recipe)
     start(recipe["cpu_threads"], recipe["host_device_count"], *how, resources=resources)
 
 

@@ -50,9 +50,10 @@ class Segment:
         Ends the program if the run has stopped before this segment, see `tpulm.training.checkpoint.stopped_early`.
         Raises UserError if the previous checkpoint is damaged.
         """
-        recipe, outputs, resources = job.params.recipe, dict(job.output.items()), job.resources
         previous = checkpoint.verified_previous(job.input.previous)
-        if checkpoint.stopped_early(outputs, recipe, previous, say):
+        snapshots = Snapshots.of(job.resources, job.params, job.input, say)
+        outputs = dict(job.output.items())
+        segment = cls(job.params.recipe, outputs, previous, snapshots, say, job.log[0], job.resources)
+        if checkpoint.stopped_early(segment):
             sys.exit()
-        snapshots = Snapshots.of(resources, job.params, job.input, say)
-        return cls(recipe, outputs, previous, snapshots, say, job.log[0], resources)
+        return segment

@@ -112,7 +112,7 @@ def beside_frequencies(scores: Sequence[Score], what: str) -> tuple[str, bool]:
     """Return the `standing` of a loss, nats per `what`, compared with that of token frequencies."""
     loss = next(find_scores(scores, group=TOKENS, metric=LOSS, split=TEST))
     figure, alone = f"a loss of {loss.value:.2f} nats per {what}", loss.baselines.get(FREQUENCIES)
-    if alone is None:  # as version 0.2.0 measured it
+    if alone is None:  # until 0.4.0: 0.2.0 did not measure it
         return f"It has {figure}.", False
     better = loss.value < alone
     how = "Better" if better else "No better"

@@ -12,14 +12,14 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.models import masked_models
 from tpulm.models.optimizers import build_optimizer, make_optimizer
-from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
+from tpulm.models.sharding import Sharded, replicated_sharding
 from tpulm.models.task_models import TaskModel, build_task_model
-from tpulm.models.variables import assign
+from tpulm.models.variables import assign, values_of
 from tpulm.records.labelled_batches import Arrays, encode_examples, labelling
 from tpulm.specs.classification_heads import masked_model, outputs_of
 from tpulm.specs.training_step import TrainingStep
 from tpulm.tokenization.tokenizer import TextTokenizer
-from tpulm.training.device_batches import on_devices
+from tpulm.training.device_batches import whole_batch_on_devices
 from tpulm.training.jax_run import JaxRun, distributed, finished
 
 
@@ -91,7 +91,6 @@ def make_predictor(model: TaskModel, distribution: Sharded) -> Callable[[list, M
 
     They are float32 [records]: indices of labels, or numbers; nan if an output of the model is not finite.
     """
-    sharding, replicas = batch_sharding(distribution), distribution.num_model_replicas
 
     def predicted(trainable: list, frozen: list, batch: dict[str, jax.Array]) -> jax.Array:
         inputs, labels, _ = labelling(batch)
@@ -100,14 +99,10 @@ def make_predictor(model: TaskModel, distribution: Sharded) -> Callable[[list, M
         return jax.numpy.where(jax.numpy.isfinite(logits).all(-1), predictions.astype("float32"), jax.numpy.nan)
 
     compiled = jax.jit(predicted, out_shardings=replicated_sharding(distribution))
-    frozen = [variable.value for variable in model.non_trainable_variables]
+    _, frozen = values_of(model)
 
     def predict(trainable: list, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        size = len(batch["labels"])
-        placed = {}
-        for name, array in batch.items():
-            padded = np.pad(array, [(0, -size % replicas)] + [(0, 0)] * (array.ndim - 1))
-            placed[name] = on_devices(padded, sharding, slice(0, len(padded)), len(padded))
-        return np.asarray(compiled(trainable, frozen, placed))[:size]
+        predictions = compiled(trainable, frozen, whole_batch_on_devices(batch, distribution))
+        return np.asarray(predictions)[: len(batch["labels"])]
 
     return predict

@@ -50,10 +50,7 @@ def build_model(config: transformers.PretrainedConfig, seed: int) -> transformer
 
 
 def construct(config: transformers.PretrainedConfig) -> transformers.TFPreTrainedModel:
-    """Return a built model whose positions start after the pad id of `config`, as PyTorch's do.
-
-    Raises UserError for a config that gives no model.
-    """
+    """Return a built model whose positions start after the pad id. Raises UserError for a wrong config."""
     try:
         model = transformers.TFAutoModelForMaskedLM.from_config(config)
     except (KeyError, TypeError, ValueError) as error:

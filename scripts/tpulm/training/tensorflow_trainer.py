@@ -275,7 +275,7 @@ def train_segment(trainer: Trainer, records: tuple[Records, Records], segment: S
         callbacks.redo_evaluation()
         trainer.train(load, batch_size, history.step, rates[history.step - first :], history, callbacks)
         evaluation = callbacks.finish()
-        checkpoint.save_checkpoint(outputs, recipe, trainer.weights(), trainer.optimizer_state(), evaluation, previous)
+        checkpoint.save_checkpoint(segment, trainer.weights(), trainer.optimizer_state(), evaluation)
         history.write(outputs["history"], outputs["timings"], bool(every))
         callbacks.segment_written()
 
@@ -283,10 +283,7 @@ def train_segment(trainer: Trainer, records: tuple[Records, Records], segment: S
 def global_batches(
     strategy: tf.distribute.Strategy, load: Callable[[int], dict], batch_size: int, first: int, last: int
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-    """Return an iterable over the global batches of steps `first` to `last`, each split over the replicas.
-
-    load  function of the step that returns a dict of arrays [batch_size, ...]; it is called ahead of use
-    """
+    """Return an iterable over the global batches of steps `first` to `last`, each split over the replicas."""
     example = load(first)
     names = sorted(example)
 

@@ -13,6 +13,7 @@ import keras
 
 from tpulm.models.sharding import Sharded, replicated_sharding, shardings
 from tpulm.models.token_losses import losses_and_correct
+from tpulm.models.variables import is_random_state
 
 Batch = dict[str, jax.Array]
 Objective = Callable[[dict], tuple]
@@ -31,7 +32,7 @@ class TrainState(NamedTuple):
 
 def seed_generators(model: keras.Model) -> list[int]:
     """Return the indices of the non-trainable variables that are states of random generators, for dropout."""
-    return [i for i, v in enumerate(model.non_trainable_variables) if "seed_generator" in v.path]
+    return [i for i, v in enumerate(model.non_trainable_variables) if is_random_state(v)]
 
 
 def train_variables(model: keras.Model, optimizer: keras.Optimizer) -> TrainState:

@@ -66,7 +66,7 @@ def needs_of(
 
     chains  runs and chains of tasks by path; planned  those to be trained, see `tpulm.workflow.budget.pending`
     """
-    outputs = {below(str(path)) for job in jobs for path in job.output}
+    outputs = {from_results(str(path)) for job in jobs for path in job.output}
     trained = [(chains[todo["path"]], todo) for todo in planned]
     needs = [checkpoints(run, todo) for run, todo in trained if not run.task]
     needs += grouped(
@@ -97,7 +97,7 @@ def grouped(what: str, sizes: Iterable[tuple[int, str | None]]) -> list[Need]:
     return [Need(size, f"{what} {gigabytes(size)}", like) for like, size in totals.items()]
 
 
-def below(path: str) -> str:
+def from_results(path: str) -> str:
     """Return the path of an output from <results>/ on, without what a module, experiment or bucket has before it."""
     _, separator, name = f"/{path}".partition("/results/")
     return f"<results>/{name}" if separator else ""

@@ -16,7 +16,7 @@ from tpulm.workflow.start import or_exit
 from tpulm.workflow.terminal import Terminal
 
 KEEP = "TPULM_KEEP"  # in the environment of a dry run that keeps
-# Before 0.3.0, the code of this folder was among the inputs.
+# Until 0.4.0: in metadata of 0.2.0, the code of this folder is among the inputs.
 CODE_INPUT = re.compile(r"(scripts/.*\.py|envs/[\w-]+\.txt)")
 
 

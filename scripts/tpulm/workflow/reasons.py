@@ -56,13 +56,10 @@ def last_record(job: Any) -> Mapping[str, Any] | None:
 
 
 def code_changes(record: Mapping[str, Any], param: str) -> list[str]:
-    """Return how packages and modules differ from those of a record.
-
-    param  of the job, see `Code.param`
-    """
+    """Return how packages and modules differ from those of a record."""
     code = code_of_param(param)
     lengths = {len(digest) for digest in record["code"].values()}
-    if lengths != {len(code.modules[code.script])}:  # SHA-256 of files, or nothing, as of 0.2.0
+    if lengths != {len(code.modules[code.script])}:  # until 0.4.0: 0.2.0 has SHA-256s of files, or nothing
         return ["it was made by a version before 0.3.0, which compared code otherwise"]
     versions = explain(differences(record["packages"], code.packages))
     modules = [

@@ -7,7 +7,6 @@ the high side, because a scheduler ends a job that takes more.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tpulm.config.evaluations import LENGTH
 from tpulm.config.model_sizes import (
     FLOAT32,
     STORED,
@@ -61,7 +60,7 @@ def activations(model: Model, backward: bool) -> int:
     gradients of logits are float32.
     """
     recipe, size = model.recipe, model_size(model)
-    length = recipe.get("sequence_length") or (model.records.sequence_length if model.records else LENGTH)
+    length = model.sequence_length
     records = -(-recipe.get("batch_size", EVALUATION_BATCH) // recipe.get("microbatches", 1))
     if model.stage == "mlm" and not backward:
         records = min(records, EVALUATION_BATCH)
@@ -104,19 +103,19 @@ def training(model: Model) -> int:
     return (fresh if model.stage != "finetune" else memory_to_open(model)) + here + written
 
 
-def tuned(model: Model) -> int:
-    """Return the bytes of opening a model with the weights of a checkpoint, which are read before they are assigned."""
+def opened_causal(model: Model) -> int:
+    """Return the bytes of opening a causal model; the weights of a checkpoint are read before they are assigned."""
     return memory_to_open(model) + (weight_bytes(model) if model.weights else 0)
 
 
 def evaluating(model: Model) -> int:
     """Return the bytes of evaluating a model: the model, and the activations of one layer."""
-    return tuned(model) + (activations(model, backward=False) if on_cpu(model) else 0)
+    return opened_causal(model) + (activations(model, backward=False) if on_cpu(model) else 0)
 
 
 def exported(model: Model) -> int:
     """Return the bytes of exporting a finetuned model, which with LoRA is merged into another one in float32."""
-    return tuned(model) + (FLOAT32 * model_size(model).parameters if model.recipe["method"] == "lora" else 0)
+    return opened_causal(model) + (FLOAT32 * model_size(model).parameters if model.recipe["method"] == "lora" else 0)
 
 
 def converting(size: ModelSize) -> int:

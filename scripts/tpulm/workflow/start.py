@@ -89,11 +89,7 @@ def check_token(jobs: Iterable) -> None:
 
 
 def check_until(before: Callable[[Any], Iterable], jobs: Collection, rules: Collection[str]) -> None:
-    """Raise UserError if --until names a rule whose jobs need each other: Snakemake would end after the first.
-
-    before  returns the jobs that make the inputs of a job
-    jobs    that are going to run; rules  that --until names
-    """
+    """Raise UserError if --until names a rule whose jobs need each other: Snakemake would end after the first."""
     for job in jobs:
         if job.rule.name in rules and any(maker.rule.name == job.rule.name and maker in jobs for maker in before(job)):
             raise UserError(

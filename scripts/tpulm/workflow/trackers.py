@@ -202,8 +202,8 @@ class Followed:
 def figures(record: dict) -> dict[str, float]:
     """Return the figures of a record of live metrics, by names with a group such as train/."""
     if "held_out" in record:
-        figures = record["held_out"]
-        return {f"held_out/{name}": figures[name] for name in ("loss", "accuracy", "perplexity") if name in figures}
+        found = record["held_out"]
+        return {f"held_out/{name}": found[name] for name in ("loss", "accuracy", "perplexity") if name in found}
     if "seconds" in record:
         return {f"seconds/{name}": seconds for name, seconds in record["seconds"].items()}
     groups = {"train": ("loss", "accuracy", "learning_rate", "gradient_norm"), "speed": ("tokens_per_second", "mfu")}
