@@ -99,7 +99,7 @@ def places(value, path=()):
 
 
 @given(st.sampled_from(sorted(places(SHIPPED))), ANYTHING)
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 def test_a_config_is_completed_or_refused_in_one_sentence(path, value):
     config = copy.deepcopy(SHIPPED)
     place = config
@@ -118,7 +118,7 @@ def test_a_config_is_completed_or_refused_in_one_sentence(path, value):
 
 
 # YAML that Python cannot hold.
-BEYOND = (b"a: " + b"9" * 5000, b"[" * 3000, b"a: 2024-99-99", b"a: !!int x", b"{a: 1}: 2")
+BEYOND = (b"a: " + b"9" * 5000, b"[" * 1200, b"a: 2024-99-99", b"a: !!int x", b"{a: 1}: 2")
 
 
 @given(st.binary(max_size=80) | st.text(max_size=80).map(str.encode))
@@ -127,7 +127,7 @@ BEYOND = (b"a: " + b"9" * 5000, b"[" * 3000, b"a: 2024-99-99", b"a: !!int x", b"
 @example(BEYOND[2])
 @example(BEYOND[3])
 @example(BEYOND[4])
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 def test_a_file_is_read_as_yaml_or_refused_in_one_sentence(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_bytes(data)
