@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -328,10 +327,8 @@ HARNESS, KEPT = "results/evaluation/harness/last-word", "results/finetune/python
 
 
 def test_a_checkpoint_is_scored_before_it_is_let_go(built):
+    """Those that are gone are named: tests/test_how_good.py."""
     config, final = configured(built, CHANGES), f"{HARNESS}/finetune/python/scores.json"
-    both = configured(built, CHANGES | {"evaluation.checkpoints": "all"}, "both.yaml")
-    scores_of_texts = "score_causal finetune/python/00000005"
-    assert scores_of_texts in built("-n", f"{KEPT}/pruned.json", *both).stdout
     quickly(built, "--cores", "2", final, f"{KEPT}/pruned.json", *config)
     assert not (built / f"{KEPT}/weights.safetensors").exists()
     said, last = read_scores(built / final)
@@ -344,15 +341,9 @@ def test_a_checkpoint_is_scored_before_it_is_let_go(built):
     told, at_five = read_scores(built / f"{HARNESS}/finetune/python/00000005/scores.json")
     assert told["model"] == "finetune/python" and {score.step for score in at_five} == {5}
     assert [score.name for score in at_five] == [score.name for score in last]
-    figure = "results/figures/checkpoints/finetune/python.svg"
-    listed = built("-n", figure, *config).stdout
+    listed = built("-n", "results/figures/checkpoints/finetune/python.svg", *config).stdout
     assert "train_finetune" not in listed and "run_harness last-word finetune/python/00000010" in listed
     assert "00000005" not in listed
-    shutil.rmtree(built / f"{HARNESS}/finetune/python/00000005")
-    listed = built("-n", figure, *both).stdout
-    assert re.search("finetune.runs.python.keep_checkpoints .* step 5", listed)
-    assert "train_finetune" not in listed and scores_of_texts not in listed
-    assert re.search("evaluation.harness.last-word.checkpoints is all, .*finetune.runs.python.keep_checkpoints", listed)
 
 
 def test_compare_says_which_differences_are_real(built):
