@@ -58,15 +58,6 @@ def test_a_slice(name):
     assert found.flops * devices == tpu.flops * chips and found.hbm * devices == tpu.hbm * chips
 
 
-def test_what_is_known_of_each_version():
-    assert {name.split("-")[0] for name in SLICES} == set(TPUS)
-    runtimes = {"v5e": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": "v2-alpha-tpuv6e", "tpu7x": None}
-    assert {name: tpu.runtime for name, tpu in TPUS.items()} == dict.fromkeys(TPUS, "tpu-ubuntu2204-base") | runtimes
-    assert topology("v4-8").compiler_options == {"chip_config_name": "megacore"}
-    assert topology("v5e-1").compiler_options == {"chips_per_host_bounds": (1, 1, 1)}
-    assert not topology("v5e-256").compiler_options
-
-
 def test_gpus_are_of_each_host():
     assert gres("h100:4", 2) == gres("h100:4") == "gpu:h100:4"
     assert gres(None, 2) is None

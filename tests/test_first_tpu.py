@@ -2,7 +2,6 @@
 
 import getpass
 import json
-import runpy
 import shutil
 import socket
 import subprocess
@@ -117,28 +116,6 @@ def test_the_file_becomes_rows_of_the_table_of_plans(trial, tmp_path, monkeypatc
     with pytest.raises(SystemExit, match="^error: .*8 x cpu; allowed: .*TPU"):
         plan_table.add(file, "")
     assert plan_table.rows() == after
-
-
-@unit
-def test_one_command_adds_a_row_and_plans_say_so(trial, tmp_path, monkeypatch):
-    """The file is of a step whose program has been compiled for another row, so nothing is compiled here."""
-    import plan_table
-
-    for name in ("ROWS", "TABLE", "ESTIMATE"):
-        monkeypatch.setattr(plan_table, name, Path(shutil.copy(getattr(plan_table, name), tmp_path)))
-    file, same = first_tpu.FOLDER / "first-tpu.json", plan_table.rows()["gemma-7b-after-v3-8"]
-    found = json.loads(file.read_text())
-    measured = found["runs"].pop("mlm/jax") | {"run": same["run"], "seconds": 0.05}
-    chip = found["chip"] | {"kind": "TPU v3", "slice": "v3-8"}
-    write_json(file, found | {"chip": chip, "runs": {"finetune/lora": measured}})
-    monkeypatch.setattr(sys, "argv", ["plan_table.py", "add", str(file), "--source", "https://x/issues/1"])
-    before = runpy.run_path(plan_table.ESTIMATE)
-    plan_table.main()
-    after = runpy.run_path(plan_table.ESTIMATE)
-    assert "none of this workflow" in before["basis_of"]("v3") and "; 1 of this workflow" in after["basis_of"]("v3")
-    assert after["MEASURED"] == before["MEASURED"] | {"v3": (4, 0, 1)} and after["FACTORS"] != before["FACTORS"]
-    (row,) = [line for line in Path(plan_table.TABLE).read_text().splitlines() if "x/issues/1" in line]
-    assert "| v3-8 | fitted | 50.0 | 34.0 |" in row
 
 
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not to be had here")

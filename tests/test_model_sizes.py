@@ -136,3 +136,5 @@ def test_the_size_of_a_masked_model():
     ((total, trained, _),) = warm.result(warm.run("jax", BUILD, json.dumps([["mlm", run]])))
     # keras-hub's has neither the positions up to the pad id nor types of tokens, which transformers has.
     assert masked_size(recipe["model"], 320).parameters == trained + (4 + 1) * 32
+    # RobertaForMaskedLM of transformers.
+    assert masked_size({"max_position_embeddings": 514}, 50_265).parameters == 124_697_433

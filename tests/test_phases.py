@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import time
@@ -10,7 +9,7 @@ from pydoc_data import topics
 
 import numpy as np
 import pytest
-from conftest import DELETE, Workflow, changed
+from conftest import DELETE, Workflow, changed, configured
 from kills import checkpoints, fingerprints
 from tpulm.config.outline import Outline
 from tpulm.config.reading import complete
@@ -151,13 +150,27 @@ def test_a_reason_names_the_key_of_a_phase():
     assert differences(before, now) == {"phases[1].batch_size": (4, 16)}
 
 
+SEGMENT = "results/base/small/checkpoints/00000020"
+
+
+def test_a_phase_at_the_end_of_a_run_trains_its_own_segment_only(built):
+    """The short version of the test below."""
+    phases = [{"until": 10}, {"until": 20, "sequence_length": 32, "batch_size": 8}]
+    option = configured(built, {BASE: phases})
+    before = checkpoints(built)
+    built(f"{SEGMENT}/state.json", *option)
+    now, state = checkpoints(built), read_json(built / f"{SEGMENT}/state.json")
+    assert {name for name in before if now[name] != before[name]} == {f"{SEGMENT}/state.json"}
+    assert state["recipe"]["sequence_length"] == 32 and state["best"]["step"] == 20
+
+
 PLACES = [f"results/base/small/checkpoints/{step:08d}" for step in (2, 4, 6)]
 
 
-@pytest.fixture(scope="module")
-def phased(tmp_path_factory):
+@pytest.fixture
+def phased(tmp_path):
     """The base model of the config above, trained and measured."""
-    workflow = Workflow(tmp_path_factory.mktemp("phases") / "workflow")
+    workflow = Workflow(tmp_path / "workflow")
     workflow.steady = True
     paragraphs = [" ".join(text.split()) for topic in topics.topics.values() for text in topic.split("\n\n")]
     (workflow / "text").mkdir()
@@ -168,6 +181,7 @@ def phased(tmp_path_factory):
     return workflow
 
 
+@pytest.mark.long
 def test_a_model_is_that_of_its_last_phase_and_a_kill_in_it_changes_no_byte(phased):
     state = read_json(phased / f"{PLACES[2]}/state.json")
     assert state["best"]["step"] == 6 and state["recipe"]["sequence_length"] == 64
@@ -175,11 +189,6 @@ def test_a_model_is_that_of_its_last_phase_and_a_kill_in_it_changes_no_byte(phas
     scores = read_json(phased / "results/base/small/metrics.json")["scores"]
     losses = {score["on"]: score["value"] for score in scores if score["metric"] == "loss"}
     assert losses["corpus (own) validation"] != losses["corpus (web) validation"]
-
-    phases = [*RUN["phases"][:2], {"until": 6} | LAST | {"weights": {"own": 1}}]
-    (phased / "own.yaml").write_text(json.dumps(config_with({BASE: phases})))
-    said = phased("-n", f"{PLACES[2]}/state.json", "--configfile", "own.yaml").stdout
-    assert re.findall(r"^would run  (\w+ \S+ \S+)", said, re.M) == ["train_base small 00000006"]
 
     log = phased / "logs/base/small/00000006.log"
     before, kept = fingerprints(phased / "results/base/small/checkpoints"), checkpoints(phased)

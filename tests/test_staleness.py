@@ -183,6 +183,22 @@ def named(key):
     return re.sub(r"(^base|\bruns|\bsources|\btasks|\bharness|\bsets|\bprices|\bcompare_with)\.[\w-]+", r"\1.NAME", key)
 
 
+def leaves(schema, root, path=""):
+    """Yield dotted path and schema of every value that a config can hold; NAME is a name that the user chooses."""
+    while "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rsplit("/", 1)[1]] | {k: v for k, v in schema.items() if k != "$ref"}
+    named, more = schema.get("properties"), schema.get("additionalProperties")
+    for kind in schema.get("anyOf", []):
+        if "properties" in kind:
+            yield from leaves(kind, root, path)
+    if named is None and not isinstance(more, dict):
+        yield path, schema
+    for key, part in (named or {}).items():
+        yield from leaves(part, root, f"{path}.{key}".lstrip("."))
+    if isinstance(more, dict):
+        yield from leaves(more, root, f"{path}.NAME")
+
+
 # Other values of keys that texts and runs have in common.
 OTHER_SET = {"dataset": "some/other", "name": "two", "revision": B}
 OTHER_SPLITS = {"splits.train": "train[:90%]", "splits.validation": "test[:9%]", "splits.test": "test[9%:]"}
@@ -208,22 +224,6 @@ OTHER_ADAFACTOR = {
     "optimizer.clip_threshold": 2.0,
 }  # fmt: skip
 OTHER_MUON = {"name": "muon", "momentum": 0.9, "adam_lr_ratio": 0.5}
-OTHER_OPTIONS = {
-    "near_duplicates.threshold": 0.7, "near_duplicates.ngram": 3,
-    "filters.c4.end_marks": False, "filters.c4.min_words_per_line": 3, "filters.c4.javascript": False,
-    "filters.c4.policies": False, "filters.c4.min_sentences": 3, "filters.c4.curly_brackets": False,
-    "filters.c4.lorem_ipsum": False,
-    "filters.gopher_quality.min_words": 40, "filters.gopher_quality.max_words": 99,
-    "filters.gopher_quality.min_mean_word_length": 2.5, "filters.gopher_quality.max_mean_word_length": 9.5,
-    "filters.gopher_quality.max_symbol_word_ratio": 0.2, "filters.gopher_quality.max_bullet_lines": 0.8,
-    "filters.gopher_quality.max_ellipsis_lines": 0.2, "filters.gopher_quality.min_alphabetic_words": 0.7,
-    "filters.gopher_repetition.max_duplicate_lines": 0.1,
-    "filters.gopher_repetition.max_duplicate_line_characters": 0.1,
-    "filters.gopher_repetition.max_duplicate_paragraphs": 0.1,
-    "filters.gopher_repetition.max_duplicate_paragraph_characters": 0.1,
-    "filters.gopher_repetition.max_top_ngram_characters": [0.2, 0.2, 0.2],
-    "filters.gopher_repetition.max_duplicate_ngram_characters": [0.1, 0.1, 0.1, 0.1, 0.1, 0.1],
-}  # fmt: skip
 
 
 def rows_of_text(text, collection, source):
@@ -251,7 +251,18 @@ def rows_of_options(state):
     other = {"ngram": 8, "files": ["text/c.txt"], "column": "other"}
     yield from rows_of(state, "finetune.text.decontaminate", "collect_ngrams:finetune-text", other)
     other = {"files": ["text/a.txt"], "sample_by": "document", "column": "body"}
-    yield from rows_of(state, "finetune.text", parts_of("finetune-text")[0], OTHER_OPTIONS | other)
+    schema = read_yaml(SCHEMA)
+    for path, found in leaves(schema["$defs"]["text"], schema):
+        if path.startswith(("near_duplicates.", "filters.")):
+            other[path] = another(found["default"])
+    yield from rows_of(state, "finetune.text", parts_of("finetune-text")[0], other)
+
+
+def another(value):
+    """Return another value than a default."""
+    if isinstance(value, list):
+        return list(map(another, value))
+    return not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else round(value / 2, 4)
 
 
 def rows_of_answered(state):
@@ -584,22 +595,6 @@ ROWS = [
 ]  # fmt: skip
 
 
-def leaves(schema, root, path=""):
-    """Yield the dotted path of every value that a config can hold; NAME stands for a name that the user chooses."""
-    while "$ref" in schema:
-        schema = root["$defs"][schema["$ref"].rsplit("/", 1)[1]] | {k: v for k, v in schema.items() if k != "$ref"}
-    named, more = schema.get("properties"), schema.get("additionalProperties")
-    for kind in schema.get("anyOf", []):
-        if "properties" in kind:
-            yield from leaves(kind, root, path)
-    if named is None and not isinstance(more, dict):
-        yield path
-    for key, part in (named or {}).items():
-        yield from leaves(part, root, f"{path}.{key}".lstrip("."))
-    if isinstance(more, dict):
-        yield from leaves(more, root, f"{path}.NAME")
-
-
 def of_either_text(key):
     """Return a key as that of the corpus, where it is one of the finetuning text."""
     return re.sub(r"^finetune\.text\.", "corpus.", key)
@@ -612,7 +607,7 @@ def test_every_key_of_the_schema_has_a_row():
     assert corpus["$ref"] == tuning["$ref"]
     rows = [row[0] for row in ROWS]
     assert len(rows) == len(set(rows)) > 100
-    assert set(map(of_either_text, leaves(schema, schema))) == set(map(of_either_text, rows))
+    assert {of_either_text(path) for path, _ in leaves(schema, schema)} == set(map(of_either_text, rows))
 
 
 def write(workflow, name, config):

@@ -70,19 +70,11 @@ def test_a_wrong_target_and_a_wrong_config_are_one_sentence_before_any_job(shipp
     assert refused(shipped, "--configfile", "wrong.yaml").startswith('wrong.yaml: tokenizer.vocab_size is "many"; ')
 
 
-@pytest.mark.parametrize(
-    ("recipe", "jobs", "absent"),
-    [
-        ("wikitext103-roberta-base", {"train_mlm_jax": 100, "prune_checkpoint": 95, "write_shard": 63}, ["train_base"]),
-        ("glue-modernbert-base", {"train_task": 84, "prune_checkpoint": 59, "score_task": 8}, ["train_mlm_jax"]),
-        ("fineweb-edu-llama-1b", {"train_base": 40, "write_causal_shard": 130}, ["fetch_base", "train_finetune"]),
-    ],
-)
-def test_recipes_replace_the_config(shipped, recipe, jobs, absent):
-    printed = shipped("-n", "--quiet", "rules", "--configfile", f"recipes/{recipe}.yaml").stdout
-    counts = dict(line.split() for line in printed.splitlines() if len(line.split()) == 2 and line.split()[1].isdigit())
-    assert {name: int(counts[name]) for name in jobs} == jobs
-    assert not set(absent) & set(counts)
+def test_a_recipe_replaces_the_config(shipped):
+    printed = shipped("-n", "--quiet", "rules", "--configfile", "recipes/glue-modernbert-base.yaml").stdout
+    counts = dict(re.findall(r"^(\w+) +(\d+)$", printed, re.M))
+    assert (counts["train_task"], counts["prune_checkpoint"], counts["score_task"]) == ("84", "59", "8")
+    assert not {"train_mlm_jax", "train_base", "train_finetune"} & set(counts)
 
 
 def test_a_dry_run_tells_what_this_machine_lacks(shipped):
