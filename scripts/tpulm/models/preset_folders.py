@@ -1,7 +1,4 @@
-"""Causal models in Keras preset folders: read and written, with their preprocessors.
-
-Needs tpulm.training.runtime.start first.
-"""
+"""Causal models in Keras preset folders: read and written, with their preprocessors."""
 
 import contextlib
 import os
