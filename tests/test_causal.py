@@ -20,7 +20,7 @@ from tpulm.records.reader import Records
 from tpulm.records.shards import merge_sidecars, write_shard
 from tpulm.records.token_counts import count_tokens, loss_of_frequencies
 from tpulm.specs.causal_families import constructor
-from tpulm.specs.training_step import CausalArchitecture, ModelSpec, TrainingStep
+from tpulm.specs.training_step import CausalArchitecture, TrainingStep
 from tpulm.tokenization import sentencepiece_bpe
 from tpulm.tokenization.tokenizer import CLOSING, describe, tokenize
 
@@ -76,8 +76,9 @@ def records_of(vocabulary, folder, texts, packing, length=16, responses=None):
     layout = {"sequence_length": length, "tokens_per_record": length + 1, "packing": packing}
     layout |= {"responses": True} if responses else {}
     keys = {"shards_key": "base.small.shards", "length_key": "sequence_length"}
-    spans = responses and [responses[:30], responses[30:]]
-    documents = tokenize([texts[:30], texts[30:]], tokenizer, spans)
+    half = len(texts) // 2
+    spans = responses and [responses[:half], responses[half:]]
+    documents = tokenize([texts[:half], texts[half:]], tokenizer, spans)
     target = folder / "train/00000-of-00001.tfrecord"
     sidecar = write_shard(documents, layout | keys, tokenizer.special["pad"], CLOSING, target, len(texts))
     sidecar["vocabulary"] = describe(tokenizer, vocabulary)
@@ -129,18 +130,15 @@ RECIPE = {
 LORA = {"method": "lora", "rank": 2}
 
 
-def tuned(preset, mesh=(1, 8)):
-    """Return the model of a preset with LoRA, and how it is sharded."""
-    from tpulm.models import causal
-    from tpulm.models.building import open_model
-
-    recipe = RECIPE | LORA | {"mesh": mesh, "base": {"preset": preset}}
-    return open_model(ModelSpec.of("finetune", "finetune.runs.python", recipe), causal)
-
-
 def tuner(preset, mesh=(1, 8), **changes):
     """Return the trainer of a run that tunes a preset."""
     return trainer_of("finetune", base={"preset": preset}, mesh=mesh, **LORA | changes)
+
+
+def tuned(preset, mesh=(1, 8)):
+    """Return the model of a preset with LoRA, and how it is sharded."""
+    run = tuner(preset, mesh).run
+    return run.model, run.distribution
 
 
 def base_trainer(mesh, sizes=SIZES, **changes):
@@ -307,6 +305,8 @@ def test_a_mesh_of_eight_computes_what_one_device_does(jax_backend, vocabulary, 
     inside = every["segment_ids"][:, 1:] == every["segment_ids"][:, :-1]
     assert 0 < inside.sum() < inside.size and (every["tokens"][:, 1:][~inside] == 2).all()  # <bos> is not predicted
     assert [evaluation["predictions"] for evaluation in evaluations] == [inside.sum()] * 2
+    read, *_ = causal_batches.causal_lm(every)  # tests/test_segments.py: what a model makes of these numbers
+    assert (read["padding_mask"] == every["segment_ids"][:, :-1]).all()
     counts = count_tokens(records, lambda *asked: causal_batches.predicted_ids(causal_batches.arrays(*asked)))
     assert (counts == np.bincount(every["tokens"][:, 1:][inside], minlength=len(counts))).all()
     shares = counts / counts.sum()

@@ -104,9 +104,10 @@ def test_a_damaged_base_model_is_not_finetuned(built):
     configured(built, {"finetune.runs.python.rank": 2}, "config.yaml")
     flip(weights)
     os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
-    sentence = refusal(built, "results/finetune/python/history.csv")
-    assert sentence.startswith("results/base/small/preset/model.weights.h5 is damaged: ")
-    assert "snakemake --force results/base/small/preset" in sentence
+    done = built("results/finetune/python/history.csv", check=False)
+    (said,) = re.findall(r"^\[finetune python\] error: (.*)$", done.stdout, re.M)
+    assert done.returncode == 1 and said.startswith("results/base/small/preset/model.weights.h5 is damaged: ")
+    assert "snakemake --force results/base/small/preset" in said
 
 
 def test_damaged_records_are_not_trained_on(built):

@@ -5,15 +5,14 @@ import pytest
 from conftest import open_vocabulary
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_causal import records_of
 from test_corpus import fails
-from tpulm.core.files import write_json
 from tpulm.records.causal_batches import held_out_batches, predicted, training_batch
-from tpulm.records.reader import Records
-from tpulm.records.shards import Layout, merge_sidecars, pack, write_shard
+from tpulm.records.shards import Layout, pack
 from tpulm.records.tfrecord import decode, scan
 from tpulm.specs.record_arrays import LOSS_MASK, causal_arrays
 from tpulm.tokenization.sentencepiece_bpe import train_vocabulary
-from tpulm.tokenization.tokenizer import CLOSING, check_control_tokens, tokenize
+from tpulm.tokenization.tokenizer import check_control_tokens, tokenize
 
 pytestmark = pytest.mark.unit
 
@@ -22,12 +21,17 @@ ANSWERS = [" it is the value", " \U0001f600\u00e9", ""]
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
+def vocabulary(tmp_path_factory):
     draw = np.random.default_rng(0)
     texts = ["the " + " ".join(draw.choice(["the", "value", "it", "is", "sum"], size=8)) for _ in range(200)]
     path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.spm"
     path.write_bytes(train_vocabulary([*texts, "Q: \nA:"], 310, "x"))
-    return open_vocabulary(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tokenizer(vocabulary):
+    return open_vocabulary(vocabulary)
 
 
 def documents():
@@ -99,29 +103,15 @@ def test_the_mask_goes_with_its_token(found, packing, length, at_once):
         assert (mask == expected).all()
 
 
-def shard(tokenizer, folder, packing, length, texts=None, spans=None):
-    """Write records as the workflow does; return their manifest."""
-    texts, spans = (texts, spans) if texts else documents()
-    layout = {"sequence_length": length, "tokens_per_record": length + 1, "packing": packing, "responses": True}
-    keys = {"shards_key": "finetune.shards", "length_key": "sequence_length"}
-    encoded = tokenize([texts], tokenizer, [spans])
-    path = folder / "train/00000-of-00001.tfrecord"
-    sidecar = write_shard(encoded, layout | keys, 0, CLOSING, path, len(texts))
-    sidecar["vocabulary"] = {"vocab_size": tokenizer.size, "special_ids": tokenizer.special}
-    manifest = merge_sidecars({"train": [sidecar]}, layout)
-    write_json(folder / "manifest.json", manifest)
-    return manifest
-
-
 @pytest.mark.parametrize("packing", ["concat", "segments", "pad"])
-def test_records_and_batches(tokenizer, tmp_path, packing):
-    manifest = shard(tokenizer, tmp_path, packing, 24)
-    records = Records(tmp_path / "manifest.json", "train")
+def test_records_and_batches(vocabulary, tmp_path, packing):
+    texts, spans = documents()
+    records = records_of(vocabulary, tmp_path, texts, packing, 24, spans)
     [batch] = held_out_batches(records, {"batch_size": len(records), "microbatches": 1})
     arrays = causal_arrays(24, packing, responses=True)
     assert {name: (array.shape[1:], str(array.dtype)) for name, array in batch.items()} == arrays
     counted = batch[LOSS_MASK][:, 1:]
-    entry = manifest["splits"]["train"]
+    entry = records.manifest["splits"]["train"]
     assert entry["loss_tokens"] == counted.sum() > 0 and entry["target_tokens"] == batch["mask"][:, 1:].sum()
     assert entry["records_without_loss"] == (counted.sum(1) == 0).sum()
     assert predicted(records) == "responses"
@@ -131,9 +121,10 @@ def test_records_and_batches(tokenizer, tmp_path, packing):
         assert set(decode(data, LOSS_MASK)) <= {0, 1}
 
 
-def test_a_text_whose_responses_are_all_cut_off_is_refused(tokenizer, tmp_path):
+def test_a_text_whose_responses_are_all_cut_off_is_refused(vocabulary, tmp_path):
     texts, spans = documents()
-    said = fails(shard, tokenizer, tmp_path, "pad", 8, texts[:2], spans[:2])
+    said = fails(records_of, vocabulary, tmp_path, texts[:2], "pad", 8, spans[:2])
     assert "train" in said and "response" in said and "sequence_length 8" in said
-    entry = shard(tokenizer, tmp_path, "pad", 8, [texts[0], "the value"], [spans[0], [(0, 9)]])["splits"]["train"]
+    records = records_of(vocabulary, tmp_path, [texts[0], "the value"], "pad", 8, [spans[0], [(0, 9)]])
+    entry = records.manifest["splits"]["train"]
     assert entry["records_without_loss"] == 1 and entry["loss_tokens"] == 3

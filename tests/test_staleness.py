@@ -19,6 +19,7 @@ import pytest
 from conftest import DELETE, changed, configured, copied, write_record
 from kills import flip
 from tpulm.config.reading import SCHEMA, read_yaml
+from tpulm.core import ledger
 
 SPLITS = "train", "validation", "test"
 
@@ -198,6 +199,7 @@ OTHER_PUBLISHED = {
     "validation_accuracy": 0.5, "seconds_per_step": 0.1,
 }  # fmt: skip
 PUBLISHED = OTHER_PUBLISHED | {"differs": {"train_loss": "another text"}}
+ANSWERS = {"answers": {"Return the [MASK] of the list.": ["end"]}}
 OTHER_PLACE = {
     "resources.accelerator": "v5e-8", "resources.mem_gb": 16, "resources.runtime": 30, "resources.snapshot_every": 5,
 }  # fmt: skip
@@ -246,7 +248,7 @@ def rows_of_named_files(state):
 
 def rows_of_options(state):
     """Yield the rows of the finetuning text where it is FILTERED."""
-    other = {"ngram": 8, "files": ["text/c.txt"], "column": "body"}
+    other = {"ngram": 8, "files": ["text/c.txt"], "column": "other"}
     yield from rows_of(state, "finetune.text.decontaminate", "collect_ngrams:finetune-text", other)
     other = {"files": ["text/a.txt"], "sample_by": "document", "column": "body"}
     yield from rows_of(state, "finetune.text", parts_of("finetune-text")[0], OTHER_OPTIONS | other)
@@ -282,10 +284,10 @@ def rows_of_sources(state):
     """
     parts = parts_of("corpus")
     answered, talked, hub, listed, of_splits = (f"corpus.sources.{name}" for name in MIXED["sources"])
-    for number, (key, value) in enumerate(OTHER_SPLITS.items()):
-        files = {key.replace("splits", "files"): ["text/d.txt"]}
-        yield from rows_of(state, of_splits, parts[10 + number], files)
-        yield from rows_of(state, hub, parts[6 + number], {key: value})
+    for part, (key, value) in zip(parts[6:9], OTHER_SPLITS.items(), strict=True):
+        yield from rows_of(state, hub, part, {key: value})
+    other = {f"{of_splits}.files.{split}": ["text/d.txt"] for split in SPLITS}
+    yield from rows_at_once(state, " ".join(parts[10:]), other)
     yield from rows_of(state, hub, " ".join(parts[6:9]), OTHER_SET | {"column": "body"})
     yield from rows_of(state, listed, "build_corpus:corpus", {"weight": 2.5})
     yield from rows_of(state, listed, parts[9], {"files": ["text/a.txt"], "sample_by": "document"})
@@ -300,8 +302,6 @@ def rows_of_run(run, jobs, on_jax, jobs_on_jax):
     yield from rows_of(on_jax, run, jobs_on_jax, OTHER_ON_JAX)
     # It takes two evaluations until patience can run out: there is no third segment.
     yield from rows_of("trained", run, "", OTHER_PLACE | {"patience": 1})
-    for key in (*OTHER_PUBLISHED, "differs.NAME"):  # none is allowed alone
-        yield f"{named(run)}.published.{key}", "trained", f"{run}.published", PUBLISHED, "compare_published"
     yield from rows_of(on_jax, run, "", {"profile.steps": [2, 4]})
     yield from rows_of("jax", run, jobs_on_jax, OTHER_ADAFACTOR | {"optimizer.name": "lion"})
     for key in () if run == PYTHON else ("momentum", "adam_lr_ratio"):  # it has LoRA
@@ -392,15 +392,13 @@ ROWS = [
     ),
     *rows_of("trained", "tfrecords", RECORDS, {"packing": "pad", "sequence_length": 127}),
     ("tfrecords.source", "elsewhere", "tfrecords", FILED, FETCHED_RECORDS),
-    *rows_of(
-        "schedules", "tfrecords.files", "fetch_shard:train,00003,00004",
-        {"train": ["text/train-[0-2].tfrecord", "text/train-9.tfrecord"]},
-    ),
     # The trainer reads no test shard, but the manifest names all.
-    *(
-        (f"tfrecords.files.{split}", "schedules", f"tfrecords.files.{split}", [f"text/train-{number}.tfrecord"],
-         f"fetch_shard:{split},00000,00001")
-        for split, number in (("validation", 7), ("test", 8))
+    *rows_at_once(
+        "schedules", "fetch_shard:train,00003,00004 fetch_shard:validation,00000,00001 fetch_shard:test,00000,00001",
+        {
+            "tfrecords.files.train": ["text/train-[0-2].tfrecord", "text/train-9.tfrecord"],
+            "tfrecords.files.validation": ["text/train-7.tfrecord"], "tfrecords.files.test": ["text/train-8.tfrecord"],
+        },
     ),
     *rows_at_once(
         "trained",
@@ -424,7 +422,12 @@ ROWS = [
          "fetch_mlm:mlm/tiny/init fetch_tokenizer:tokenizer")
         for key, value in {"pretrained": "some/third", "revision": B}.items()
     ),
-    *rows_of("trained", TINY, f"{MLM} _tensorflow->_jax", {"backend": "jax"}),
+    *rows_at_once(
+        "trained",
+        f"{MLM} _tensorflow->_jax {BASE} {shards('tokens/small/corpus/pad-64')} export_finetune:python "
+        "export_transformers:finetune,python",
+        {f"{TINY}.backend": "jax", f"{SMALL}.packing": "pad", f"{PYTHON}.merge": True},
+    ),
     *rows_of("jax", TINY, MLM_JAX, {"mesh": [1, 2], "z_loss": 1e-4}),
     *rows_of("jax", TINY, "", {"resources.hosts": 2}),
     *rows_of(
@@ -475,7 +478,6 @@ ROWS = [
         f"{BASE} {shards('tokens/small/corpus/concat-128')} merge_manifest:{CORPUS_SET} -count_tokens:{CORPUS_SET}",
         {"sequence_length": 128},
     ),
-    *rows_of("trained", SMALL, f"{BASE} {shards('tokens/small/corpus/pad-64')}", {"packing": "pad"}),
     *rows_of("schedules", SMALL, BASE, {"schedule.shape": "cosine", "host_device_count": 4}),
     *rows_of("schedules", SMALL, f"{VOCABULARY} .spm->.json", {"tokenizer": "byte-level-bpe"}),
     *rows_of("schedules", SMALL, "", {"resources.hosts": 2}),
@@ -486,29 +488,23 @@ ROWS = [
         + shards("tokens/given/corpus/concat-64", ["validation"]) + " " + shards("tokens/given/finetune-text/pad-64"),
         {"base": "given"},
     ),
-    *rows_of(
-        "trained", PYTHON,
-        f"{FINETUNE} export_finetune:python export_transformers:finetune,python -export_lora:python",
-        {"method": "full"},
-    ),
     *(
         (
-            f"finetune.runs.NAME.optimizer.{key}", "trained", None,
+            f"finetune.runs.NAME.{key}", "trained", None,
             {f"{PYTHON}.method": "full", f"{PYTHON}.optimizer": OTHER_MUON},
             f"{FINETUNE} export_finetune:python export_transformers:finetune,python -export_lora:python",
         )
-        for key in ("momentum", "adam_lr_ratio")
+        for key in ("method", "optimizer.momentum", "optimizer.adam_lr_ratio")
     ),
     *rows_of("elsewhere", "finetune.runs.second", FINETUNE.replace("python", "second"), {"init": DELETE}),
     *rows_of(
         "alone", PYTHON, FINETUNE,
         {
-            "rank": 4, "alpha": 16, "targets": ["query", "ffn"], "base_precision": "int8", "schedule.shape": "cosine",
+            "rank": 4, "alpha": 16.0, "targets": ["query", "ffn"], "base_precision": "int8", "schedule.shape": "cosine",
             "mesh": [2, 4], "seed": 1,
         },
     ),
     *rows_of("schedules", PYTHON, FINETUNE, {"host_device_count": 4}),
-    *rows_of("trained", PYTHON, "export_finetune:python export_transformers:finetune,python", {"merge": True}),
     *rows_of(
         "trained", PYTHON,
         f"{FINETUNE} {shards('tokens/small/finetune-text/pad-32')} "
@@ -521,8 +517,13 @@ ROWS = [
     ),
     *rows_of("trained", PYTHON, "", {"resources.hosts": 2}),
     *rows_of("trained", "prompts", "fill_mask:tiny", {"fill_mask": ["A [MASK]."]}),
-    ("mlm.runs.NAME.published.answers.NAME", "trained", f"{TINY}.published",
-     {"source": "here", "answers": {"Return the [MASK] of the list.": ["end"]}}, "compare_published"),
+    *(
+        (f"{named(run)}.published.{key}", "trained", None,
+         {f"{TINY}.published": PUBLISHED | ANSWERS, f"{SMALL}.published": PUBLISHED, f"{PYTHON}.published": PUBLISHED},
+         "compare_published")
+        for run in (TINY, SMALL, PYTHON)
+        for key in (*OTHER_PUBLISHED, "differs.NAME", *(["answers.NAME"] if run == TINY else []))
+    ),
     *rows_of("trained", "prompts", "generate:python", {"generate": ["class "]}),
     *rows_of(
         "trained", "generation", "generate:python",
@@ -576,9 +577,10 @@ ROWS = [
         "trained", "publish", "",
         {
             "hub": "me/models", "gcs": "gs://bucket", "artifacts": ["mlm"], "private": False, "branch": "second",
-            "license": "mit", "sync": "every 1",
+            "license": "mit",
         },
     ),
+    ("publish.sync", "trained", "publish", {"hub": "me/models", "sync": "every 1"}, ""),  # not with patience
 ]  # fmt: skip
 
 
@@ -703,7 +705,7 @@ def in_state(trained, tmp_path_factory):
             for path in made:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch() if path.suffix else path.mkdir()
-            if made and log:
+            if log and not (workflow.folder / ledger.path_of(log)).exists():
                 write_record(workflow.folder, log, rule, 0, 1)
         if STATES[name]:
             workflow("--touch", "--forceall")
@@ -721,24 +723,31 @@ def after(workflow, rows):
     return jobs(workflow("-n", "--configfile", "rows.yaml").stdout)
 
 
-# What new values of keys that are in no recipe themselves are in the knots of a schedule, [step, rate].
+# What new values of keys that are in no recipe themselves are in the knots of a schedule, [step, rate], or beside them.
 KNOTS = {
-    ("learning_rate", 0.004): ", 0.004]", ("warmup_steps", 4): "[4, 0.004]",
-    ("decay_steps", 6): "[14, ", ("decay_steps", 3): "[7, ",
+    ("shape", "cosine"): "{'cosine': ",
+    ("learning_rate", 0.004): ", 0.004]", ("warmup_steps", 4): "[4, 0.004]", ("warmup_steps", 2): "[2, 0.001]",
+    ("decay_steps", 6): "[14, ", ("decay_steps", 3): "[7, ", ("decay_steps", 2): "[[2, 0.001], [4, ",
     ("final_learning_rate", 0.0001): ", 0.0001]",
 }  # fmt: skip
 
 
-def tells(reason, row):
-    """Return whether the reason of a job says that a row's new value is in its recipe."""
+def told_of(row):
+    """Return the last part of a row's key, and its new value."""
     schema_key, _, key, value, _ = row
     name = schema_key.rpartition(".")[2]
     if key is None:
-        (value,) = (new for changed_key, new in value.items() if named(changed_key) == schema_key)
+        value = {named(changed_key): new for changed_key, new in value.items()}.get(schema_key)
     elif isinstance(value, dict):
         value = value.get(name, value)
-    knots = re.search(r"schedule was \[\[.*?\]\] and is (\[\[.*?\]\])", reason)
-    if knots and isinstance(value, int | float) and (name, value) in KNOTS:
+    return name, value
+
+
+def tells(reason, row):
+    """Return whether the reason of a job says that a row's new value is in its recipe."""
+    name, value = told_of(row)
+    knots = re.search(r"schedule was .*? and is (\[\[.*?\]\]|\{.*?\})", reason)
+    if knots and isinstance(value, str | float | int) and (name, value) in KNOTS:
         return KNOTS[name, value] in knots[1]
     told = rf"(?:^|[ .]){name} was (?:(?! and is ).)* and is {re.escape(str(value))}(?:[,;]|$)"
     return re.search(rf"{told}|'{name}': {re.escape(repr(value))}[,}}]", reason) is not None
@@ -758,26 +767,28 @@ def places_of(row):
 def together(rows, graph):
     """Return lists of rows that are changed together.
 
-    Together are those that reach no job; of texts, and of all else, those that reach jobs of the graph; others where
-    they reach the same jobs. New values that do not go with others are changed with those of other places.
+    Together are those that reach no job; of a section, those that reach jobs of the graph; others where they reach the
+    same jobs. New values that do not go with others of their place are changed with those of other places.
     """
     present, groups, beside = graph.keys() | set().union(*graph.values()), defaultdict(list), []
     for row in rows:
         schema_key, _, key, value, text = row
-        jobs = frozenset(text.split())
-        if not jobs or jobs - present:
+        jobs, alone = frozenset(text.split()), isinstance(value, dict) or schema_key.endswith(EXCLUSIVE)
+        if jobs - present or not jobs and not alone:
             groups[jobs].append(row)
-        elif not isinstance(value, dict) and not schema_key.endswith(EXCLUSIVE):
-            groups["texts" if places_of(row) & {"corpus", "finetune.text"} else "else"].append(row)
-        else:
-            group = next((group for group in beside if goes_with(row, group)), None) or beside.append([]) or beside[-1]
+        elif not alone:
+            groups[re.match(r"corpus|finetune\.\w+|mlm|base|evaluation\.tasks|", schema_key)[0]].append(row)
+        elif group := next((group for group in beside if goes_with(row, group)), None):
             group.append(row)
+        else:
+            beside.append([row])
     return [*groups.values(), *beside]
 
 
 def goes_with(row, group):
-    """Return whether a row makes the change of another one of a group, or changes another place than all of them."""
-    return any(row[2:4] == other[2:4] for other in group) or not places_of(row) & set().union(*map(places_of, group))
+    """Return whether a row makes the change of another one of a group, or one of its own at another place."""
+    alike = any(row[2:4] == other[2:4] for other in group)
+    return alike or all(not places_of(row) & places_of(other) and told_of(row) != told_of(other) for other in group)
 
 
 @pytest.mark.parametrize("state", STATES)

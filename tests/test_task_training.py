@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import shutil
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,7 +13,8 @@ from conftest import Workflow, copied, once, outside, shared, write_yaml
 from openers import LOCKS
 from safetensors.numpy import load_file, save_file
 from test_demo import said, started
-from test_masked_folders import CONFIG, given, tiny_folder, weights  # noqa: F401 (a fixture)
+from test_masked_folders import CONFIG, given, tiny_folder  # noqa: F401 (a fixture)
+from test_modernbert import exported  # noqa: F401 (a fixture)
 from test_plan import compiler
 from test_staleness import listed
 from tpulm.specs.scores import read_scores
@@ -59,11 +61,6 @@ RECIPE = {
     "host_device_count": 1, "seed": 0, "optimizer": {},
 }  # fmt: skip
 HEADS = {"task_head/dense": "classifier.dense", "task_head/output_dense": "classifier.out_proj"}
-MODERN = {
-    "model_type": "modernbert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "intermediate_size": 24, "max_position_embeddings": 64, "local_attention": 4, "global_attn_every_n_layers": 2,
-    "pad_token_id": 3, "cls_token_id": 0, "sep_token_id": 1, "bos_token_id": 0, "eos_token_id": 1,
-}  # fmt: skip
 
 
 def head_of_theirs(kind, arrays):
@@ -80,19 +77,6 @@ def ours(folder, out, predict):
     labels = list(map(str, range(PREDICTS[predict])))
     recipe = RECIPE | {"predict": predict}
     return warm.run("jax", OURS, str(folder), str(out), *map(json.dumps, (recipe, labels, IDS)))
-
-
-def modern_weights(vocabulary):
-    """Return random tensors of a ModernBertForMaskedLM of MODERN."""
-    dice, hidden = np.random.default_rng(0), MODERN["hidden_size"]
-    shapes = {"model.embeddings.tok_embeddings.weight": (vocabulary, hidden), "decoder.bias": (vocabulary,)}
-    shapes |= {f"{norm}.weight": (hidden,) for norm in ("model.embeddings.norm", "model.final_norm", "head.norm")}
-    shapes |= {"head.dense.weight": (hidden, hidden), "model.layers.1.attn_norm.weight": (hidden,)}
-    for layer in ("model.layers.0", "model.layers.1"):
-        shapes |= {f"{layer}.mlp_norm.weight": (hidden,), f"{layer}.mlp.Wo.weight": (hidden, 24)}
-        shapes |= {f"{layer}.attn.Wqkv.weight": (3 * hidden, hidden), f"{layer}.attn.Wo.weight": (hidden, hidden)}
-        shapes[f"{layer}.mlp.Wi.weight"] = (48, hidden)
-    return {name: dice.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
 def test_a_head_is_that_of_transformers(given, tmp_path):  # noqa: F811
@@ -123,22 +107,18 @@ def test_a_model_of_a_run_on_tensorflow_is_opened_with_its_own_epsilon(given, tm
 @pytest.mark.long
 @pytest.mark.parametrize(("pooling", "predict"), [("roberta", "class"), ("cls", "number"), ("mean", "class")])
 @pytest.mark.parametrize("which", LOCKS)
-def test_transformers_computes_the_same(openers, given, tmp_path, predict, pooling, which):  # noqa: F811
+def test_transformers_computes_the_same(openers, given, exported, tmp_path, predict, pooling, which):  # noqa: F811
     kind, name = ("roberta", "Roberta") if pooling == "roberta" else ("modernbert", "ModernBert")
-    vocabulary = json.loads((given / "config.json").read_text())["vocab_size"]
-    config = CONFIG if kind == "roberta" else MODERN | {"classifier_pooling": pooling}
-    config = config | {"vocab_size": vocabulary, "num_labels": PREDICTS[predict]}
-    tensors = weights(vocabulary) if kind == "roberta" else modern_weights(vocabulary)
-    if predict != "class":
-        config |= {"id2label": {str(number): str(number) for number in range(PREDICTS[predict])}}
-    (given / "config.json").write_text(json.dumps(config))
-    save_file(tensors, given / "model.safetensors", {"format": "pt"})
-    ours(given, tmp_path / "out", predict)
-    arrays = load_file(tmp_path / "out")
-    save_file(tensors | head_of_theirs(kind, arrays), given / "model.safetensors", {"format": "pt"})
+    folder = shutil.copytree(given if kind == "roberta" else exported, tmp_path / "model")
+    config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    config |= {"num_labels": PREDICTS[predict]} | ({"classifier_pooling": pooling} if kind == "modernbert" else {})
     labels = {"id2label": {str(number): str(number) for number in range(PREDICTS[predict])}}
-    (given / "config.json").write_text(json.dumps(config | labels))
-    found = openers.result(which, THEIRS, [str(given), f"{name}ForSequenceClassification", IDS])
+    (folder / "config.json").write_text(json.dumps(config | (labels if predict == "number" else {})))
+    ours(folder, tmp_path / "out", predict)
+    arrays = load_file(tmp_path / "out")
+    save_file(tensors | head_of_theirs(kind, arrays), folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config | labels))
+    found = openers.result(which, THEIRS, [str(folder), f"{name}ForSequenceClassification", IDS])
     assert found["missing"] == []
     theirs = np.array(found["logits"])
     assert np.abs(theirs - arrays["logits"]).max() < 1e-4 < np.abs(theirs).max()

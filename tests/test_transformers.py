@@ -317,15 +317,31 @@ print("RESULT" + json.dumps(found))
 """
 
 
-def adapter_of(model, folder):
-    """Write the LoRA variables of a model for PEFT."""
+def job_of(preset, exported, targets):
+    """Return a job for OPEN, with an adapter for PEFT; Keras's logits before and after; the tokenizer."""
     from safetensors.numpy import save_file
+    from tpulm.models.preset_folders import load_preset
 
-    arrays = {variable.path: np.asarray(variable.value) for variable in model.trainable_variables}
+    trained, adapter = open_vocabulary(preset), exported.with_name(f"{exported.name}-adapter")
+    ids = [*opening_of(trained), *trained.encode([" ".join(prose(3))])[0]][:24]
+    tuned = opened(preset, targets=targets)
+    draw_lora(tuned)
+    arrays = {variable.path: np.asarray(variable.value) for variable in tuned.trainable_variables}
     tensors, config = peft_adapter.peft(arrays, None)
-    folder.mkdir()
-    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    write_json(folder / "adapter_config.json", config)
+    adapter.mkdir()
+    save_file(tensors, adapter / "adapter_model.safetensors", metadata={"format": "pt"})
+    write_json(adapter / "adapter_config.json", config)
+    job = {"folder": str(exported), "adapter": str(adapter), "ids": ids, "texts": TEXTS, "out": f"{exported}-logits"}
+    return job, logits(load_preset(preset), ids), logits(tuned, ids), trained
+
+
+def check_opened(found, job, before, after, trained):
+    """Check what OPEN has found: ids, and logits of a model, of its adapter, and of both merged."""
+    assert found["ids"] == [[*opening_of(trained), *ids] for ids in trained.encode(TEXTS)]
+    assert 0 < found["new"] - len(found["ids"][0]) <= 3
+    for part, wanted in (("base", before), ("tuned", after), ("merged", after)):
+        np.testing.assert_allclose(np.load(f"{job['out']}-{part}.npy"), wanted, atol=1e-4, err_msg=job["out"])
+    assert np.abs(after - before).max() > 0.1
 
 
 def tell_norms_and_biases_apart(preset):
@@ -344,17 +360,10 @@ def families(jax_backend, tmp_path_factory):
     """Every family in a folder, with an adapter: the job for OPEN, and Keras's logits before and after, by name."""
     root, found = tmp_path_factory.mktemp("families"), {}
     for name in [*FAMILIES, *OF_BYTES]:
-        vocabulary, preset = preset_of(name, root)
+        _, preset = preset_of(name, root)
         tell_norms_and_biases_apart(preset)
-        model = export(preset, root / name)
-        trained = open_vocabulary(vocabulary)
-        ids = [*opening_of(trained), *trained.encode([" ".join(prose(3))])[0]][:24]
-        before = logits(model, ids)
-        tuned = opened(preset, targets=EVERYTHING)
-        draw_lora(tuned)
-        adapter_of(tuned, root / f"{name}-adapter")
-        job = {"folder": str(root / name), "adapter": str(root / f"{name}-adapter"), "ids": ids, "texts": TEXTS}
-        found[name] = job | {"out": str(root / f"{name}-logits")}, before, logits(tuned, ids), trained
+        export(preset, root / name)
+        found[name] = job_of(preset, root / name, EVERYTHING)
     return found
 
 
@@ -366,14 +375,9 @@ def test_transformers_and_peft_give_the_logits_of_keras(openers, families, which
     classes |= dict(zip(OF_BYTES, ("Llama", "Qwen2", "Qwen3"), strict=True))
     for name, (job, before, after, theirs) in families.items():
         opened = found[job["folder"]]
+        check_opened(opened, job, before, after, theirs)
         assert opened["class"] == f"{classes[name]}ForCausalLM"
-        opening = opening_of(theirs)
-        assert opened["ids"] == [[*opening, *ids] for ids in theirs.encode(TEXTS)], name
         assert opened["texts"] == TEXTS and opened["special"] == [theirs.special["bos"], 1, 0] and opened["ends"] == 1
-        assert 0 < opened["new"] - len(opened["ids"][0]) <= 3
-        for part, wanted in (("base", before), ("tuned", after), ("merged", after)):
-            np.testing.assert_allclose(np.load(f"{job['out']}-{part}.npy"), wanted, atol=1e-4, err_msg=f"{name} {part}")
-        assert np.abs(after - before).max() > 0.1
 
 
 def example(word):

@@ -10,7 +10,7 @@ from conftest import open_vocabulary
 from safetensors.numpy import load_file, save_file
 from test_causal import RECIPE, draw_lora, prose, train, trainer_of
 from test_lora import LORA, opened
-from test_transformers import OPEN, TEXTS, adapter_of, check_greedy, check_same, export, logits, opening_of
+from test_transformers import OPEN, check_greedy, check_opened, check_same, export, job_of, logits
 from tpulm.config.model_sizes import backbone_arguments, causal_size
 from tpulm.core.arrays import save_arrays
 from tpulm.core.errors import UserError
@@ -104,10 +104,6 @@ def made(jax_backend, tmp_path_factory):
     return folder_of
 
 
-def ids_of(preset):
-    return open_vocabulary(preset).encode([" ".join(prose(3))])[0][:24]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_folder_of_transformers_is_the_same_model(made, tmp_path, name):
     """As it is exported, and as it is published, with images; the sizes are those that are expected."""
@@ -172,7 +168,8 @@ def test_a_merged_model_gives_the_tuned_logits(made, tmp_path, name):
     from tpulm.models.adapters import merged
     from tpulm.training.sharded_arrays import by_path
 
-    base, ids = made(name) / "preset", ids_of(made(name) / "preset")
+    base = made(name) / "preset"
+    ids = open_vocabulary(base).encode([" ".join(prose(3))])[0][:24]
     changes = {"targets": TARGETS[name], "alpha": 6, "base_precision": "bfloat16", "base": {"preset": base}}
     model = opened(base, **changes)
     draw_lora(model)
@@ -190,19 +187,8 @@ def test_settings_that_gemma_4_computes_otherwise_are_refused(made):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
-def test_transformers_and_peft_give_the_logits_of_keras(made, openers, tmp_path, name):
-    from tpulm.models.preset_folders import load_preset
-
-    preset = made(name) / "preset"
-    trained, before = open_vocabulary(preset), load_preset(preset)
-    ids = ids_of(preset)
-    tuned = opened(preset, targets=TARGETS[name])
-    draw_lora(tuned)
-    adapter_of(tuned, tmp_path / "adapter")
-    job = {"folder": str(made(name) / "exported"), "adapter": str(tmp_path / "adapter"), "ids": ids, "texts": TEXTS}
-    found = openers.result("transformers 5", OPEN, [job | {"out": str(tmp_path / "logits")}])[job["folder"]]
+def test_transformers_and_peft_give_the_logits_of_keras(made, openers, name):
+    job, *keras = job_of(made(name) / "preset", made(name) / "exported", TARGETS[name])
+    found = openers.result("transformers 5", OPEN, [job])[job["folder"]]
+    check_opened(found, job, *keras)
     assert found["class"] == {"gemma4": "Gemma4ForCausalLM", "qwen3_5": "Qwen3_5ForCausalLM"}[name]
-    assert found["ids"] == [[*opening_of(trained), *ids] for ids in trained.encode(TEXTS)]
-    assert 0 < found["new"] - len(found["ids"][0]) <= 3
-    for part, model in (("base", before), ("tuned", tuned), ("merged", tuned)):
-        np.testing.assert_allclose(np.load(tmp_path / f"logits-{part}.npy"), logits(model, ids), atol=1e-4)
