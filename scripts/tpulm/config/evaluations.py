@@ -62,7 +62,8 @@ class Evaluation:
                     f"{key} is {which}, but {run.key} has patience, and checkpoints after an early "
                     "stop have no weights of their own; allowed: best."
                 )
-        self.steps = {path: checkpoints_named(which, run) for path, run in self.runs.items()}
+        chosen = {"best": slice(0), "last": slice(-1, None), "all": slice(None)}[which]
+        self.steps = {path: run.segment_ends[chosen] for path, run in self.runs.items()}
         self.gone = {(path, step) for path, steps in self.steps.items() for step in steps if self.let_go(path, step)}
         at_steps = [run.at(step) for path, run in self.runs.items() for step in self.steps[path]]
         existing = {model.path: model for model in at_steps if (model.named["path"], model.step) not in self.gone}
@@ -288,9 +289,3 @@ class Evaluations:
 def overlaps_of(model: Model, *searched: str) -> list[str]:
     """Return the files with the overlaps of evaluations and a model's training texts; searched  see `overlap`."""
     return [overlap(evaluation, text) for text in model.trained_on for evaluation in searched]
-
-
-def checkpoints_named(which: str, run: Run) -> list[int]:
-    """Return the steps of the checkpoints that are scored in addition to the best one; which  best, last or all."""
-    ends = run.segment_ends
-    return {"best": [], "last": ends[-1:], "all": ends}[which]

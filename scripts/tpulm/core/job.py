@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 
 from tpulm.core import folder_lock
-from tpulm.core.errors import UserError, first_line, one_line
+from tpulm.core.errors import UserError, causes, first_line, one_line
 from tpulm.core.job_record import recorded
 from tpulm.core.processes import LOST, STOPPED, Stopped, count, number
 from tpulm.core.secrets import redact_file, redacted
@@ -137,13 +137,12 @@ def fault_of_machine(error: BaseException | None) -> str | None:
 
     The causes of the error are searched, too.
     """
-    while error:
-        if isinstance(error, OSError) and error.errno in FAULTS:
-            name = error.filename if isinstance(error.filename, str) else None
-            return f"{os.strerror(error.errno)}{f': {os.path.relpath(name)}' if name else ''}"
-        if text := next((words for words in FAULT_TEXTS if words in str(error)), None):
-            return f"{text}: {first_line(error)}"
-        error = error.__cause__ or error.__context__
+    for cause in causes(error):
+        if isinstance(cause, OSError) and cause.errno in FAULTS:
+            name = cause.filename if isinstance(cause.filename, str) else None
+            return f"{os.strerror(cause.errno)}{f': {os.path.relpath(name)}' if name else ''}"
+        if text := next((words for words in FAULT_TEXTS if words in str(cause)), None):
+            return f"{text}: {first_line(cause)}"
     return None
 
 

@@ -1,7 +1,4 @@
-"""Open a causal model that continues prompts, answers messages, and scores them.
-
-Needs tpulm.training.runtime.start first.
-"""
+"""Open a causal model that continues prompts, answers messages, and scores them."""
 
 import math
 from functools import cached_property

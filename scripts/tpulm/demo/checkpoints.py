@@ -1,7 +1,4 @@
-"""Open the model of a checkpoint on one device, with the recipe in the checkpoint.
-
-Needs tpulm.training.runtime.start first.
-"""
+"""Open the model of a checkpoint on one device, with the recipe in the checkpoint."""
 
 from pathlib import Path
 

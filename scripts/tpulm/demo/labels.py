@@ -1,4 +1,4 @@
-"""Open the model of a task, which predicts labels. Needs tpulm.training.runtime.start first."""
+"""Open the model of a task, which predicts labels."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Open a masked model that fills in masks, or scores a text without any. Needs tpulm.training.runtime.start first."""
+"""Open a masked model that fills in masks, or scores a text without any."""
 
 import math
 from functools import cached_property

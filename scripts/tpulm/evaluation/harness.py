@@ -1,7 +1,4 @@
-"""Run tasks of lm-evaluation-harness (Gao et al. 2024), and turn their results into scores.
-
-Needs tpulm.training.runtime.start first.
-"""
+"""Run tasks of lm-evaluation-harness (Gao et al. 2024), and turn their results into scores."""
 
 import math
 from collections import Counter

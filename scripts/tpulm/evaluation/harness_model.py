@@ -1,4 +1,4 @@
-"""Adapt causal models of keras-hub on JAX to lm-evaluation-harness. Needs tpulm.training.runtime.start first."""
+"""Adapt causal models of keras-hub on JAX to lm-evaluation-harness."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence

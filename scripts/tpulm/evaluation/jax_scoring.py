@@ -1,4 +1,4 @@
-"""Score rows and texts with a model on JAX. Needs tpulm.training.runtime.start first."""
+"""Score rows and texts with a model on JAX."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 

@@ -1,7 +1,4 @@
-"""Save the LoRA variables of a run for keras-hub: as an adapter, or merged into a float32 model.
-
-Needs tpulm.training.runtime.start first.
-"""
+"""Save the LoRA variables of a run for keras-hub: as an adapter, or merged into a float32 model."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -4,7 +4,7 @@ plain   what keras-hub does: scores of all pairs of tokens, in memory
 splash  on a TPU from v4 on; cudnn  on an NVIDIA GPU: FlashAttention (Dao et al. 2022), softmax in float32, a block of
         keys at a time, in one kernel, whose scores never leave the chip
 
-Trainer and plan both choose here, so that a run trains as planned. Needs tpulm.training.runtime.start first.
+Trainer and plan both choose here, so that a run trains as planned.
 """
 
 import re

@@ -1,7 +1,4 @@
-"""The dtype of a base model under LoRA: `base_precision` int8, or another one than the run's.
-
-Needs tpulm.training.runtime.start first.
-"""
+"""The dtype of a base model under LoRA: `base_precision` int8, or another one than the run's."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""Build the model of a run on its mesh: with values to run it, or without values (abstract) for a plan.
-
-Needs tpulm.training.runtime.start first.
-"""
+"""Build the model of a run on its mesh: with values to run it, or without values (abstract) for a plan."""
 
 from collections.abc import Callable
 from typing import Protocol

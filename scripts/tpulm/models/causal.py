@@ -1,7 +1,4 @@
-"""Causal language models of keras-hub, built or loaded: a kind of `tpulm.models.building`.
-
-Needs tpulm.training.runtime.start first.
-"""
+"""Causal language models of keras-hub, built or loaded: a kind of `tpulm.models.building`."""
 
 import math
 from collections.abc import Mapping

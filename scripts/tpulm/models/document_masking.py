@@ -1,7 +1,7 @@
 """Mask the documents of a record from each other: attention within each, positions from 0 in each.
 
 The input `padding_mask` of such a model holds segment ids: 0 for padding, 1, 2, ... for the documents of a record, in
-order. With ones and zeros, it is a usual padding mask. Needs tpulm.training.runtime.start first.
+order. With ones and zeros, it is a usual padding mask.
 """
 
 from typing import Any

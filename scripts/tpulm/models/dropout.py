@@ -1,7 +1,4 @@
-"""Dropout with masks that are drawn only once, from 16 random bits for an element.
-
-Needs tpulm.training.runtime.start first.
-"""
+"""Dropout with masks that are drawn only once, from 16 random bits for an element."""
 
 from functools import partial
 

@@ -1,7 +1,4 @@
-"""Compute the minimum FLOPs of a training step, for the model FLOPs utilisation (MFU).
-
-Needs tpulm.training.runtime.start first.
-"""
+"""Compute the minimum FLOPs of a training step, for the model FLOPs utilisation (MFU)."""
 
 import math
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 keras-hub 0.32 reads the config and the tokenizers of publishers. Weights are read here: its converter of Mistral rounds
 them to float16, and none notices a tensor that it does not load. Its Llama 3 takes another epsilon of normalization
 than the config says, no scaling of positions from a folder of transformers 5, and only tokenizers with merges.
-
-Needs tpulm.training.runtime.start first.
 """
 
 import contextlib

@@ -1,7 +1,4 @@
-"""Load exported masked models on JAX from their Hugging Face folders, and fill in masked tokens of prompts.
-
-Needs tpulm.training.runtime.start first.
-"""
+"""Load exported masked models on JAX from their Hugging Face folders, and fill in masked tokens of prompts."""
 
 from collections.abc import Mapping
 from functools import partial

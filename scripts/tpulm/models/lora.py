@@ -1,7 +1,4 @@
-"""LoRA in a causal model of keras-hub: which layers get matrices, their initial values, and what they compute.
-
-Needs tpulm.training.runtime.start first.
-"""
+"""LoRA in a causal model of keras-hub: which layers get matrices, their initial values, and what they compute."""
 
 import math
 from functools import partial

@@ -2,7 +2,7 @@
 
 An encoder with normalization before each sublayer, rotary positions, a gated feed-forward layer, and attention that is
 global in every few layers and local in the others. The input `padding_mask` holds segment ids, so that documents do not
-see each other: tpulm.models.document_masking. Needs tpulm.training.runtime.start first.
+see each other: tpulm.models.document_masking.
 """
 
 from collections.abc import Mapping

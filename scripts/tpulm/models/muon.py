@@ -1,7 +1,6 @@
 """Muon: the momentum of a matrix is orthogonalized before it is subtracted (Jordan et al. 2024).
 
-Updates have the size of AdamW's (Liu et al. 2025), so that one learning rate suits both. Needs
-tpulm.training.runtime.start first.
+Updates have the size of AdamW's (Liu et al. 2025), so that one learning rate suits both.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Make the Keras optimizer that a run's config names. Needs tpulm.training.runtime.start first."""
+"""Make the Keras optimizer that a run's config names."""
 
 from collections.abc import Mapping
 from typing import Any

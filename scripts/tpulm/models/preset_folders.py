@@ -1,7 +1,4 @@
-"""Causal models in Keras preset folders: read and written, with their preprocessors.
-
-Needs tpulm.training.runtime.start first.
-"""
+"""Causal models in Keras preset folders: read and written, with their preprocessors."""
 
 import contextlib
 import os
@@ -149,11 +146,6 @@ def save_preset(model: keras.Model, path: str | Path) -> None:
     """Write a model with its preprocessor as a Keras preset folder: the same bytes for the same model."""
     with atomic_folder(path) as partial:
         model.save_to_preset(str(partial))
-        normalise_metadata(partial)
-
-
-def normalise_metadata(preset: Path) -> None:
-    """Replace the date of saving in a preset's metadata."""
-    path = preset / "metadata.json"
-    if path.is_file():
-        write_json(path, read_json(path) | {"date_saved": EPOCH})
+        metadata = partial / "metadata.json"
+        if metadata.is_file():
+            write_json(metadata, read_json(metadata) | {"date_saved": EPOCH})

@@ -3,8 +3,6 @@
 Unlike in keras-hub's, the input `padding_mask` holds segment ids (tpulm.models.document_masking): documents of a record
 do not see each other, and with `separate_documents` each begins at position 0. The attention probabilities have a
 dropout of their own, and attention may be a kernel. Layers have transformers' names: tpulm.models.weight_names.
-
-Needs tpulm.training.runtime.start first.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Generate samples of causal language models. Needs tpulm.training.runtime.start first."""
+"""Generate samples of causal language models."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple

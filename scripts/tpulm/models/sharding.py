@@ -1,7 +1,4 @@
-"""Shard variables over a device mesh by the layout map of a model family, and check that it was followed.
-
-Needs tpulm.training.runtime.start first.
-"""
+"""Shard variables over a device mesh by the layout map of a model family, and check that it was followed."""
 
 import contextlib
 import re

@@ -1,7 +1,4 @@
-"""Masked models with a classification head: the classifiers of transformers on JAX.
-
-Needs tpulm.training.runtime.start first.
-"""
+"""Masked models with a classification head: the classifiers of transformers on JAX."""
 
 from pathlib import Path
 from typing import Any

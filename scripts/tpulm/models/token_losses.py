@@ -4,7 +4,6 @@ In chunks, a device never holds the logits of a token for more than `CHUNK` entr
 exponentials chunk by chunk (Milakov and Gimelshein 2018). If the table is frozen, it sums the gradients by the hidden
 states with them, as FlashAttention (Dao et al. 2022) sums values; if the table is trained, it computes the logits of a
 chunk again in the backward pass, for both gradients.
-Needs tpulm.training.runtime.start first.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Build an abstract training run, of shapes and dtypes without values, for a plan to compile.
 
-It is built from the same `TrainingStep` by the same builder as a real run. Needs tpulm.training.runtime.start first.
+It is built from the same `TrainingStep` by the same builder as a real run.
 """
 
 import math

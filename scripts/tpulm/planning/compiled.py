@@ -1,7 +1,4 @@
-"""Compile a program for a TPU, and read its memory, FLOPs, and bytes moved and sent.
-
-Needs tpulm.training.runtime.start first.
-"""
+"""Compile a program for a TPU, and read its memory, FLOPs, and bytes moved and sent."""
 
 import hashlib
 import re

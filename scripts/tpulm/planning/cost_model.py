@@ -1,7 +1,4 @@
-"""Measure memory and time of a training step on a slice that need not exist.
-
-Needs tpulm.training.runtime.start first.
-"""
+"""Measure memory and time of a training step on a slice that need not exist."""
 
 import math
 

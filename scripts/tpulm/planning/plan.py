@@ -1,7 +1,4 @@
-"""Plan a run on a TPU slice: what a step needs, what would make it fit, what the entire run costs.
-
-Needs tpulm.training.runtime.start first.
-"""
+"""Plan a run on a TPU slice: what a step needs, what would make it fit, what the entire run costs."""
 
 import math
 from collections.abc import Iterator

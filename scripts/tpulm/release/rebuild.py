@@ -152,17 +152,13 @@ def verdict_on(
         return "different: other bytes"
     if Path(path).name not in EVALUATED_MODELS or not before["included"]:
         return "not compared on another CPU"
-    numbers = dict(numbers_of(json.loads(archive.read(path)), "")), dict(numbers_of(read_json_file(folder / path), ""))
+    contents = archive.read(path), (folder / path).read_bytes()
+    numbers = [dict(numbers_of(json.loads(content), "")) for content in contents]
     for key in sorted(numbers[0].keys() | numbers[1].keys()):
         old, new = numbers[0].get(key, math.nan), numbers[1].get(key, math.nan)
         if not math.isclose(old, new, rel_tol=RELATIVE, abs_tol=ABSOLUTE):
             return f"different: {key} was {old}, and is {new}"
     return "within tolerance"
-
-
-def read_json_file(path: Path) -> Any:
-    """Return the content of a JSON file."""
-    return json.loads(path.read_bytes())
 
 
 def numbers_of(value: Any, key: str) -> Iterator[tuple[str, float]]:

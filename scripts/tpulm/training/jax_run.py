@@ -1,7 +1,4 @@
-"""Build a JAX run from its `TrainingStep`: with values for the trainer, or without values for a plan.
-
-Needs tpulm.training.runtime.start first.
-"""
+"""Build a JAX run from its `TrainingStep`: with values for the trainer, or without values for a plan."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

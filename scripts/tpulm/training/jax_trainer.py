@@ -1,8 +1,6 @@
 """The training loop on JAX: one segment of a run, from the previous checkpoint to its own.
 
 `MultiProcess` makes the processes of a run agree on when to stop, or to write a snapshot.
-
-Needs tpulm.training.runtime.start first.
 """
 
 from collections import deque

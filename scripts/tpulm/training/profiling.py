@@ -1,8 +1,7 @@
 """Profile some steps of a run: an XProf trace, which TensorBoard opens, and its costliest operations.
 
 The trace is at logs/.../RUN/profile/ and no output, so that a profile makes nothing stale. Its costliest
-operations go to timings.csv of the segment (tpulm.training.history), and from there into the report. Needs
-tpulm.training.runtime.start first.
+operations go to timings.csv of the segment (tpulm.training.history), and from there into the report.
 """
 
 from collections import Counter

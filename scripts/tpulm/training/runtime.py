@@ -1,7 +1,8 @@
 """Start Keras on JAX in this process: devices, threads, memory, precision, cache of compiled programs.
 
-All of this must be set before JAX is imported. Only precision and determinism and, on a CPU, the numbers of threads and
-virtual devices have an effect on results.
+All of this must be set before JAX is imported, so a script calls `start` before it imports a module that imports JAX or
+Keras: most of the rooms models, training, planning, evaluation and demo. Only precision and determinism and, on a CPU,
+the numbers of threads and virtual devices have an effect on results.
 """
 
 import contextlib

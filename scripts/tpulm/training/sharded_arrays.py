@@ -1,7 +1,5 @@
 """Save arrays sharded over devices, possibly of several processes, to safetensors files, and read them.
 
-Needs tpulm.training.runtime.start first.
-
 Several processes write a file together: each writes the parts on its own devices to a file of its own, and the first
 process merges these. The bytes are those that one process would write, and no process holds a complete array. (They do
 not write to one file: over NFS, hosts that write neighbouring bytes overwrite each other's.) The processes detect

@@ -1,4 +1,4 @@
-"""Build the JAX run that trains a model with a classification head. Needs tpulm.training.runtime.start first."""
+"""Build the JAX run that trains a model with a classification head."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
