@@ -313,51 +313,51 @@ def test_a_place_that_cannot_be_used_is_refused(fresh, cloud):
 
 
 @pytest.mark.long
-def test_a_new_machine_continues_from_the_bucket(trained, server, tmp_path):
+def test_a_new_machine_continues_from_the_bucket(trained, cloud, tmp_path):
     """As a spot VM that is gone, and the next one: a clone that is newer than all results, with nothing on its disk."""
     there = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/spot", "--cores", "1"]
     last = FIRST.replace("10", "20")
     first = steady(tmp_path / "first", trained)
     with open(os.devnull, "w") as nothing:
         running = first.start(last, *there, output=nothing.fileno())
-    wait_for(lambda: server.objects(f"spot/{FIRST}"), running)
+    wait_for(lambda: cloud.objects(f"spot/{FIRST}"), running)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
-    assert not server.objects(f"spot/{last}")
-    before = json.loads(server.get(f"/storage/v1/b/{BUCKET}/o?prefix=spot/results/mlm"))["items"]
+    assert not cloud.objects(f"spot/{last}")
+    before = json.loads(cloud.get(f"/storage/v1/b/{BUCKET}/o?prefix=spot/results/mlm"))["items"]
     shutil.rmtree(first / ".snakemake")
     second = steady(tmp_path / "second", trained)
     for file in second.folder.rglob("*"):
         os.utime(file)
     refused = second(last, *there, check=False)
     assert refused.returncode == 1 and f"gcloud storage rm gs://{BUCKET}/spot/.belongs-to" in refused.stdout
-    server.delete("spot/.belongs-to")
+    cloud.delete("spot/.belongs-to")
     printed = second(last, *there).stdout
     assert re.findall(r"start   (train_mlm\w+ \w+ \d+)", printed) == ["train_mlm_tensorflow tiny 00000020"]
-    after = json.loads(server.get(f"/storage/v1/b/{BUCKET}/o?prefix=spot/results/mlm"))["items"]
+    after = json.loads(cloud.get(f"/storage/v1/b/{BUCKET}/o?prefix=spot/results/mlm"))["items"]
     assert [item for item in after if item in before] == before
-    found, here = stored_results(server, "spot"), local_results(trained)
+    found, here = stored_results(cloud, "spot"), local_results(trained)
     assert last in found and found == {name: here[name] for name in found}
 
 
 @pytest.mark.long  # a quarter of an hour
-def test_a_whole_run_on_a_network_that_fails(trained, server, tmp_path):
+def test_a_whole_run_on_a_network_that_fails(trained, cloud, tmp_path):
     """All stages, and the staleness of late ones."""
     workflow = steady(tmp_path / "workflow", trained)
     there = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/whole"]
-    before = server.faults(**FAILING, hang_seconds=2.0)
+    before = cloud.faults(**FAILING, hang_seconds=2.0)
     printed = workflow("--cores", "2", *there).stdout
-    done = server.faults(fail=0.0, hang=0.0) - before
-    found = stored_results(server, "whole")
+    done = cloud.faults(fail=0.0, hang=0.0) - before
+    found = stored_results(cloud, "whole")
     assert len(found) > 80 and found == local_results(trained) and not (workflow / "results").exists()
     assert {path.name for path in (workflow / "logs").rglob("*")} <= {"trackers.log"}  # of what runs beside Snakemake
     # Records were read where they lie, and never copied here.
     copied = r"Retrieving \S+ \S+ \S+(\.(tfrecord|index)|corpus/(train|validation|test)\.parquet)"
     assert done["records read"] >= 4 and not re.search(copied, printed)
     assert sum(done[kind] for kind in FAILURES) >= 100 and done["hang"] >= 20, done
-    before = server.faults()
+    before = cloud.faults()
     assert "Nothing to be done" in workflow("-n", *there).stdout
-    assert (server.faults() - before)["requests"] < 40  # for hundreds of files
+    assert (cloud.faults() - before)["requests"] < 40  # for hundreds of files
     other = steady(tmp_path / "elsewhere", workflow)  # a checkout, without what Snakemake noted here
     assert "Nothing to be done" in other("-n", *there).stdout
     assert re.search(r"\[verify\] all \d+ files are ok", workflow("verify", *there).stdout)
@@ -367,21 +367,21 @@ def test_a_whole_run_on_a_network_that_fails(trained, server, tmp_path):
     refused = workflow("clean", *there, check=False).stdout
     assert f"[clean] error: results are in gs://{BUCKET}/whole/results" in refused
     kept, shown = "whole/results/jobs/history/mlm/tiny.jsonl", "whole/results/history/mlm/tiny.json"
-    (run,) = json.loads(server.objects(shown)[shown])
+    (run,) = json.loads(cloud.objects(shown)[shown])
     note = json.dumps({"event": "note", "kept_run": run | {"hash": "0" * 64}})
-    server.put(kept, f"{note}\n".encode() + server.objects(kept)[kept])
+    cloud.put(kept, f"{note}\n".encode() + cloud.objects(kept)[kept])
     workflow("results/history/mlm/tiny.json", "--cores", "1", "--forcerun", "keep_run", *there)
-    assert [run["hash"] for run in json.loads(server.objects(shown)[shown])] == ["0" * 64, run["hash"]]
+    assert [run["hash"] for run in json.loads(cloud.objects(shown)[shown])] == ["0" * 64, run["hash"]]
     longer = configured(workflow, {"generation.max_new_tokens": 17})
     stale = jobs(workflow("-n", "--quiet", "rules", *longer, *there).stdout)
     assert stale == {"generate": 1, "write_report": 1, "all": 1, "total": 3}
     last = configured(workflow, {"mlm.runs.tiny.keep_checkpoints": "last"})
     target = FIRST.replace("state", "pruned")
     workflow(target, *last, *there)
-    left = sorted(name.rpartition("/")[2] for name in server.objects(f"whole/{target.rpartition('/')[0]}/"))
+    left = sorted(name.rpartition("/")[2] for name in cloud.objects(f"whole/{target.rpartition('/')[0]}/"))
     assert left == ["history.csv", "pruned.json", "state.json", "timings.csv"]
     # A shard that is gone: the training that needs it says how it is written again.
-    server.delete(f"whole/{SHARD}.tfrecord")
+    cloud.delete(f"whole/{SHARD}.tfrecord")
     longer = configured(workflow, {"mlm.runs.tiny.steps": 30})
     refused = workflow("results/mlm/tiny/history.csv", *longer, *there, check=False)
     (said,) = (line for line in refused.stdout.splitlines() if line.startswith("error: "))
@@ -389,4 +389,4 @@ def test_a_whole_run_on_a_network_that_fails(trained, server, tmp_path):
         refused.returncode == 1 and SHARD.removeprefix("results/tfrecords/") in said and "snakemake tfrecords" in said
     )
     workflow("tfrecords", *there)
-    assert stored_results(server, "whole")[f"{SHARD}.tfrecord"] == found[f"{SHARD}.tfrecord"]
+    assert stored_results(cloud, "whole")[f"{SHARD}.tfrecord"] == found[f"{SHARD}.tfrecord"]
