@@ -12,7 +12,6 @@ import warm
 from conftest import Workflow, copied, once, outside, shared, write_yaml
 from openers import LOCKS
 from safetensors.numpy import load_file, save_file
-from test_demo import said, started
 from test_masked_folders import CONFIG, given, tiny_folder  # noqa: F401 (a fixture)
 from test_modernbert import exported  # noqa: F401 (a fixture)
 from test_plan import compiler
@@ -209,27 +208,42 @@ def test_every_form_of_a_task_is_learned_and_scored(scored):
     assert pearson.on == "pair (development set, which also selects)"
 
 
-def test_a_page_predicts_what_was_scored(scored):
+# What the demo answers, as it opens the models of tasks.
+DEMO = """
+import json, sys
+from pathlib import Path
+from tpulm.core.errors import UserError
+from tpulm.demo.choice import of_tasks
+from tpulm.training import runtime
+runtime.start(1)
+tasks, found = of_tasks(Path("results"), "asked"), []
+for name, prompt in json.loads(sys.argv[1]):
+    try:
+        tasks[name].opened.answer(prompt, {}, found.append)
+    except UserError as error:
+        found.append(str(error))
+print("RESULT" + json.dumps(found))
+"""
+
+
+def test_the_demo_predicts_what_was_scored(scored):
     """Labels of texts, and numbers of two texts."""
-    with started(scored.folder) as address:
-        for task in ("which", "pair"):
-            place = scored / "results/evaluation/tasks" / task
-            predicted = [
-                row for row in pq.read_table(place / "mlm/asked/predictions.parquet").to_pylist()
-                if (row["weights"], row["seed"], row["split"]) == ("pretrained", 0, "test")
-            ]  # fmt: skip
-            values = {row["item"]: row["prediction"] for row in predicted}
-            names = json.loads((place / "task.json").read_text())["labels"]
-            for row in pq.read_table(place / "test.parquet").slice(0, 3).to_pylist():
-                prompt = [row["text"], row["text_pair"]] if task == "pair" else row["text"]
-                found, _ = said(address, f"{task}: mlm/asked", prompt)
-                if task == "pair":
-                    assert found["number"] == pytest.approx(values[row["item"]], rel=1e-4)
-                else:
-                    assert found["labels"][0][0] == str(names[int(values[row["item"]])])
-                    assert sum(share for _, share in found["labels"]) == pytest.approx(1)
-        (refused,) = said(address, "which: mlm/asked", ["a", "b"])
-        assert refused["error"] == "this task takes one text."
+    asked, wanted, tasks = [], [], scored / "results/evaluation/tasks"
+    chain = [("weights", "=", "pretrained"), ("split", "=", "test")]
+    for task in ("which", "pair"):
+        predicted = pq.read_table(tasks / task / "mlm/asked/predictions.parquet", filters=chain).to_pylist()
+        values = {row["item"]: row["prediction"] for row in predicted}
+        for row in pq.read_table(tasks / task / "test.parquet").slice(0, 3).to_pylist():
+            asked.append((f"{task}: mlm/asked", [row["text"], row["text_pair"]] if task == "pair" else row["text"]))
+            wanted.append(values[row["item"]])
+    asked.append(("which: mlm/asked", ["a", "b"]))
+    *found, refused = warm.result(warm.run("jax", DEMO, json.dumps(asked), folder=scored.folder))
+    assert refused == "this task takes one text."
+    names = json.loads((tasks / "which/task.json").read_text())["labels"]
+    for answer, value in zip(found[:3], wanted[:3], strict=True):
+        assert answer["labels"][0][0] == str(names[int(value)])
+        assert sum(share for _, share in answer["labels"]) == pytest.approx(1)
+    assert [answer["number"] for answer in found[3:]] == pytest.approx(wanted[3:], rel=1e-4)
 
 
 def test_items_are_what_the_score_is_a_mean_of(scored):
