@@ -56,7 +56,7 @@ def test_each_variable_of_each_architecture_by_its_role(jax_backend):
                 assert roles == [matrices.get(path, "adamw")], path
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("nesterov", [pytest.param(False, marks=pytest.mark.long), True])
 def test_steps_are_those_of_optax(jax_backend, nesterov):
     """Nesterov's momentum is that of Jordan et al., and optax's has a correction of bias: it gets ours as gradients."""
     import jax

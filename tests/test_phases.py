@@ -155,13 +155,13 @@ SEGMENT = "results/base/small/checkpoints/00000020"
 
 def test_a_phase_at_the_end_of_a_run_trains_its_own_segment_only(built):
     """The short version of the test below."""
-    phases = [{"until": 10}, {"until": 20, "sequence_length": 32, "batch_size": 8}]
+    phases = [{"until": 10}, {"until": 20, "sequence_length": 128, "batch_size": 2}]
     option = configured(built, {BASE: phases})
     before = checkpoints(built)
     built(f"{SEGMENT}/state.json", *option)
     now, state = checkpoints(built), read_json(built / f"{SEGMENT}/state.json")
     assert {name for name in before if now[name] != before[name]} == {f"{SEGMENT}/state.json"}
-    assert state["recipe"]["sequence_length"] == 32 and state["best"]["step"] == 20
+    assert state["step"] == 20 and state["recipe"]["sequence_length"] == 128
 
 
 PLACES = [f"results/base/small/checkpoints/{step:08d}" for step in (2, 4, 6)]

@@ -226,59 +226,51 @@ OTHER_ADAFACTOR = {
 OTHER_MUON = {"name": "muon", "momentum": 0.9, "adam_lr_ratio": 0.5}
 
 
-def rows_of_text(text, collection, source):
-    """Yield the rows of a text of one source, and of another source."""
-    parts = parts_of(collection)
-    assign, build = f"assign_splits:{collection}", f"build_corpus:{collection}"
-    yield from rows_of("trained", text, parts[0], {"source": source, "seed": 1, "min_characters": 5})
-    yield from rows_of("trained", text, assign, {"held_out.validation": 0.06, "held_out.test": 0.06})
-    yield from rows_of("trained", text, build, {"max_documents": 5000})
-
-
 def parts_of(collection):
     """Return the jobs that read the parts of a text, of which MIXED has most."""
     return [f"read_part:{collection},{number:05d}" for number in range(13)]
 
 
-def rows_of_named_files(state):
-    """Yield the rows of the corpus where it is NAMED."""
-    for part, key in zip(parts_of("corpus"), SPLITS, strict=False):
-        yield from rows_of(state, "corpus", part, {f"files.{key}": ["text/d.txt"]})
+def rows_of_text(text, collection, source):
+    """Yield the rows of a text of one source, and of another source."""
+    yield from rows_of("trained", text, parts_of(collection)[0], {"source": source, "seed": 1, "min_characters": 5})
+    held_out = {"held_out.validation": 0.06, "held_out.test": 0.06}
+    yield from rows_of("trained", text, f"assign_splits:{collection}", held_out)
+    yield from rows_of("trained", text, f"build_corpus:{collection}", {"max_documents": 5000})
 
 
-def rows_of_options(state):
-    """Yield the rows of the finetuning text where it is FILTERED."""
+def rows_of_kinds():
+    """Yield the rows of texts of other kinds: where the corpus is NAMED, CHATTED or MIXED, the other text is not."""
+    parts, tuned = parts_of("corpus"), parts_of("finetune-text")
+    for number, (key, value) in enumerate(OTHER_SPLITS.items()):
+        yield from rows_of("jax", "corpus", parts[number], {key.replace("splits", "files"): ["text/d.txt"]})
+        yield from rows_of("more", "finetune.text", tuned[number], {key: value})
+        yield from rows_of("tasks", "corpus.sources.hub", parts[6 + number], {key: value})
+    # FILTERED
     other = {"ngram": 8, "files": ["text/c.txt"], "column": "other"}
-    yield from rows_of(state, "finetune.text.decontaminate", "collect_ngrams:finetune-text", other)
-    other = {"files": ["text/a.txt"], "sample_by": "document", "column": "body"}
-    schema = read_yaml(SCHEMA)
+    yield from rows_of("jax", "finetune.text.decontaminate", "collect_ngrams:finetune-text", other)
+    other, schema = {"files": ["text/a.txt"], "sample_by": "document", "column": "body"}, read_yaml(SCHEMA)
     for path, found in leaves(schema["$defs"]["text"], schema):
         if path.startswith(("near_duplicates.", "filters.")):
             other[path] = another(found["default"])
-    yield from rows_of(state, "finetune.text", parts_of("finetune-text")[0], other)
-
-
-def another(value):
-    """Return another value than a default."""
-    if isinstance(value, list):
-        return list(map(another, value))
-    return not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else round(value / 2, 4)
-
-
-def rows_of_answered(state):
-    """Yield the rows of the finetuning text where it is ANSWERED."""
-    parts = parts_of("finetune-text")
-    for part, (key, value) in zip(parts, OTHER_SPLITS.items(), strict=False):
-        yield from rows_of(state, "finetune.text", part, {key: value})
-    other = OTHER_SET | {"template": "{other}", "response": "{other}"}
-    yield from rows_of(state, "finetune.text", " ".join(parts[:3]), other)
-
-
-def rows_of_chatted(state):
-    """Yield the rows of the corpus where it is CHATTED."""
-    yield from rows_of_messages(state, "corpus", " ".join(parts_of("corpus")[:3]))
-    other = {"chat_template": "gemma", "chat_template_revision": B}
-    yield from rows_of(state, "corpus", "fetch_chat_template:corpus", other)
+    yield from rows_of("jax", "finetune.text", tuned[0], other)
+    # ANSWERED
+    other = {"template": "{other}", "response": "{other}"}
+    yield from rows_of("more", "finetune.text", " ".join(tuned[:3]), OTHER_SET | other)
+    # CHATTED
+    yield from rows_of_messages("more", "corpus", " ".join(parts[:3]))
+    chat = {"chat_template": "gemma", "chat_template_revision": B}
+    yield from rows_of("more", "corpus", "fetch_chat_template:corpus", chat)
+    # MIXED: parts 0 to 2 are of answered, 3 to 5 of chatted, 6 to 8 of hub, 9 of listed, 10 to 12 of named.
+    answered, talked, hub, listed, of_splits = (f"corpus.sources.{name}" for name in MIXED["sources"])
+    yield from rows_of("tasks", answered, " ".join(parts[:3]), other)
+    yield from rows_of_messages("tasks", talked, " ".join(parts[3:6]))
+    yield from rows_of("tasks", hub, " ".join(parts[6:9]), OTHER_SET | {"column": "body"})
+    yield from rows_of("tasks", listed, "build_corpus:corpus", {"weight": 2.5})
+    yield from rows_of("tasks", listed, parts[9], {"files": ["text/a.txt"], "sample_by": "document"})
+    yield "corpus.sources.NAME.source", "tasks", listed, {"source": "python-docs"}, parts[9]
+    files = {f"{of_splits}.files.{split}": ["text/d.txt"] for split in SPLITS}
+    yield from rows_at_once("tasks", " ".join(parts[10:]), files)
 
 
 def rows_of_messages(state, place, jobs):
@@ -288,23 +280,11 @@ def rows_of_messages(state, place, jobs):
     yield from ((named(f"{place}.messages.{role}"), state, f"{place}.messages", columns, jobs) for role in columns)
 
 
-def rows_of_sources(state):
-    """Yield the rows of the corpus where it is MIXED.
-
-    Parts 0 to 2 are of answered, 3 to 5 of chatted, 6 to 8 of hub, 9 of listed, 10 to 12 of named.
-    """
-    parts = parts_of("corpus")
-    answered, talked, hub, listed, of_splits = (f"corpus.sources.{name}" for name in MIXED["sources"])
-    for part, (key, value) in zip(parts[6:9], OTHER_SPLITS.items(), strict=True):
-        yield from rows_of(state, hub, part, {key: value})
-    other = {f"{of_splits}.files.{split}": ["text/d.txt"] for split in SPLITS}
-    yield from rows_at_once(state, " ".join(parts[10:]), other)
-    yield from rows_of(state, hub, " ".join(parts[6:9]), OTHER_SET | {"column": "body"})
-    yield from rows_of(state, listed, "build_corpus:corpus", {"weight": 2.5})
-    yield from rows_of(state, listed, parts[9], {"files": ["text/a.txt"], "sample_by": "document"})
-    yield "corpus.sources.NAME.source", state, listed, {"source": "python-docs"}, parts[9]
-    yield from rows_of(state, answered, " ".join(parts[:3]), {"template": "{other}", "response": "{other}"})
-    yield from rows_of_messages(state, talked, " ".join(parts[3:6]))
+def another(value):
+    """Return another value than a default."""
+    if isinstance(value, list):
+        return list(map(another, value))
+    return not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else round(value / 2, 4)
 
 
 def rows_of_run(run, jobs, on_jax, jobs_on_jax):
@@ -376,11 +356,7 @@ def rows_of_tasks():
 ROWS = [
     *rows_of_text("corpus", "corpus", "python-source"),
     *rows_of_text("finetune.text", "finetune-text", "python-docs"),
-    *rows_of_named_files("jax"),
-    *rows_of_options("jax"),
-    *rows_of_answered("more"),
-    *rows_of_chatted("more"),
-    *rows_of_sources("tasks"),
+    *rows_of_kinds(),
     *rows_of_tasks(),
     *rows_of("trained", "", "", {"title": "Other words", "trackers": []}),
     *rows_of("trained", "", f"{MLM} {BASE}", {"cpu_threads": 2}),
