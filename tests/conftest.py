@@ -189,7 +189,7 @@ def names(nodeid: str) -> tuple[str, str]:
     name = Path(path).stem.removeprefix("test_")
     if name == "staleness" and re.search("changed_key|line_added|edit_reruns|only_their_code|new_and_renamed", test):
         # These begin from states; of each half, a process has them.
-        of_texts = re.search(r"\[(named|filtered|asked|chatted|mixed)\]|line_added", test)
+        of_texts = re.search(r"\[(jax|more|tasks)\]|line_added", test)
         name = "keys_of_texts" if of_texts else "keys_of_runs"
     name = TOGETHER.get(name, name)
     return nodeid if name in APART else name, name

@@ -124,9 +124,9 @@ def watched(trained, tmp_path):
         one.wait()
 
 
-def get(address: str, method: str = "GET") -> tuple[int, str]:
+def get(address: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(address, method=method), timeout=60) as answer:
+        with urllib.request.urlopen(address, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, ""
@@ -145,9 +145,7 @@ def test_a_look_while_it_runs(watched):
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", address)
     status, text = get(address)
     assert status == 200 and 'data-live="sections"' in text
-    # Nothing without the token, and nothing but to read.
-    assert [get(address[:-2] + "/")[0], get(address.rpartition("/")[0].rpartition("/")[0])[0]] == [404, 404]
-    assert get(f"{address}../config.yaml")[0] == 404 and get(address, "POST")[0] == 415
+    assert get(f"{address}../config.yaml")[0] == 404  # tests/test_demo.py has more of the server that both use
     changed = json.loads(get(f"{address}sections")[1])
     assert [section["id"] for section in changed["sections"]] == SHOWN and not changed["ended"]
     versions = "&".join(f"{section['id']}={section['version']}" for section in changed["sections"])
@@ -172,13 +170,13 @@ def test_an_open_page_follows_the_run(watched, browser):
     page = opened(browser, address, 1600, "light", complaints)
     summary, before = (page.locator(f"#{name}").get_attribute("data-version") for name in ("summary", "training"))
     grow(folder)
-    page.locator(f"#training:not([data-version='{before}'])").wait_for()
-    assert page.locator("#training .reading").count() == 1
-    assert page.locator("#summary").get_attribute("data-version") == summary
     plan = {"stage": "base", "run": "small", "topology": "v5e-8", "planned": False, "reason": "no compiler"}
     (folder / "results/plan/base/small").mkdir(parents=True)
     (folder / "results/plan/base/small/v5e-8.json").write_text(json.dumps(plan | {"recipe": {"where": "base.small"}}))
+    page.locator(f"#training:not([data-version='{before}'])").wait_for()
     page.locator("#plan").wait_for()  # a section that was empty until now
+    assert page.locator("#training .reading").count() == 1
+    assert page.locator("#summary").get_attribute("data-version") == summary
     worker.kill()
     worker.wait()
     page.locator("#state", has_text="ended").wait_for()
