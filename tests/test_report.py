@@ -150,7 +150,7 @@ def test_a_look_while_it_runs(watched):
     assert [section["id"] for section in changed["sections"]] == SHOWN and not changed["ended"]
     versions = "&".join(f"{section['id']}={section['version']}" for section in changed["sections"])
     grow(folder)
-    for _ in range(20):
+    for _ in range(120):
         changed = json.loads(get(f"{address}sections?{versions}")[1])["sections"]
         if changed:
             break
