@@ -454,7 +454,7 @@ ROWS = [
         "trained", f"{SMALL}.model", BASE,
         {
             "architecture": "gemma2", "num_layers": 3, "num_query_heads": 16, "num_key_value_heads": 4,
-            "hidden_dim": 64, "intermediate_dim": 512, "head_dim": 8, "layer_norm_epsilon": 1e-5, "dropout": 0.1,
+            "hidden_dim": 64, "intermediate_dim": 512, "head_dim": 8, "layer_norm_epsilon": 1e-5, "dropout": 0.2,
         },
     ),
     *rows_of("trained", SMALL, BASE, {"mesh": [1, -1]}),

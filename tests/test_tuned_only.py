@@ -151,7 +151,8 @@ def test_adapters_train_on_eight_devices_as_planned(made, packed, name):
     changes = LORA | {"targets": TARGETS[name], "remat": True}
     trainer = trainer_of("finetune", base={"preset": made(name) / "preset"}, **changes)
     losses = train(trainer, packed, 0, 3)
-    assert losses[-1] < losses[0]
+    alone = trainer_of("finetune", base={"preset": made(name) / "preset"}, **changes | {"mesh": (1, 1)})
+    np.testing.assert_allclose(losses, train(alone, packed, 0, 3), rtol=1e-3)
     assert all(np.abs(array).max() > 0 for array in trainer.weights().values())  # also B, which begins as 0
     rows = sharding.partitioning(trainer.run.model, trainer.run.distribution)
     large = [row for row in rows if row["path"].endswith(("/kernel", "embeddings")) and np.prod(row["shape"]) > 1000]

@@ -34,7 +34,7 @@ def measure(step: TrainingStep, slice_: Topology, usable: float = math.inf) -> d
     run = AbstractRun(step, devices)
     mesh = run.distribution.sizes
     devices_used = math.prod(mesh.values())
-    weights, optimizer = (run.bytes_per_device(group.variables) for group in (run.model, run.optimizer))
+    weights, optimizer = map(run.bytes_per_device, (run.model.weights, run.optimizer.variables))
     if weights + optimizer > usable:
         raise TooLarge(f"{step.model.where} needs {weights + optimizer:,} bytes of HBM for weights and optimizer.")
     partitions = list(run.distribution.device_mesh.backend_mesh.devices.ravel())
