@@ -221,6 +221,16 @@ def test_a_job_that_was_killed_says_so_and_its_last_words(tmp_path, events, kill
     assert "Signals.SIGKILL" in shown and "step 1" in shown and ("memory ran out" in shown) == killed
 
 
+def test_a_message_that_snakemake_repeats_is_shown_once():
+    take, stream, _ = shows()
+    for message in ("Will exit after the jobs.", "Will exit after the jobs.", "Another message."):
+        take(None, message, logging.WARNING)
+    assert [line.strip() for line in stream.getvalue().splitlines()] == [
+        "Will exit after the jobs.",
+        "Another message.",
+    ]
+
+
 def test_jobs_go_on_where_nobody_reads_what_is_shown():
     class Closed(io.StringIO):
         def write(self, text):

@@ -232,7 +232,7 @@ def test_byte_pairs_of_sentencepiece_give_its_ids(tmp_path):
         ({"model_type": "bpe", "vocab_size": 60}, "normalizes text"),
         (
             {"vocab_size": 40, "normalization_rule_name": "identity", "remove_extra_whitespaces": False},
-            "is no byte-pair",
+            "has the model type UNIGRAM",
         ),
     ],
     ids=["normalizes", "unigram"],

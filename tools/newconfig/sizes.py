@@ -54,8 +54,8 @@ def vocabulary(text: Text, most: int) -> tuple[int, float, float]:
         except UserError:
             size = 2 * size // 3
     raise UserError(
-        f"{text.found}, {alphabet:,} different characters: too little is repeated for a vocabulary of {smallest:,} "
-        "pieces; allowed: more text."
+        f"{text.found}, {alphabet:,} different characters: the text has too few different words for a vocabulary of "
+        f"{smallest:,} pieces; allowed: text with more different words."
     )
 
 

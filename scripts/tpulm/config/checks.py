@@ -289,11 +289,10 @@ def check_preset(where: str, preset: str) -> None:
         of_hub = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", preset) and not os.path.isdir(preset.partition("/")[0])
         near = [f"hf://{preset}"] if of_hub else difflib.get_close_matches(preset, names, 1)
         if preset not in names:
-            folder = ", and there is no such folder" if "/" in preset else ""
             hint = f'; did you mean "{near[0]}"?' if near else "."
             raise UserError(
-                f"{where} is {describe(preset)}{folder}; allowed: a preset folder, an hf:// or kaggle:// handle, or "
-                f"the name of a causal preset of keras-hub{hint}"
+                f"{where} is {describe(preset)}, and there is no such folder; allowed: a preset folder, an hf:// or "
+                f"kaggle:// handle, or the name of a causal preset of keras-hub{hint}"
             )
         if preset.endswith("_assistant"):
             raise UserError(

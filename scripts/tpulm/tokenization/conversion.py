@@ -78,8 +78,9 @@ def from_sentencepiece(serialized: bytes) -> tuple[Tokenizer, tuple[int, int, in
     spec = proto.normalizer_spec
     pieces = [(piece.piece, piece.score, piece.type) for piece in proto.pieces]
     user_defined = [piece for piece, _, type_ in pieces if type_ == USER_DEFINED]
+    kind = proto.trainer_spec.model_type
     obstacles = {
-        "is no byte-pair encoding": proto.trainer_spec.model_type != BPE,
+        f"has the model type {proto.trainer_spec.ModelType.Name(kind)}": kind != BPE,
         "normalizes text": spec.precompiled_charsmap or spec.remove_extra_whitespaces,
         "has user-defined pieces and adds a space before a text": spec.add_dummy_prefix and user_defined,
     }
@@ -87,7 +88,7 @@ def from_sentencepiece(serialized: bytes) -> tuple[Tokenizer, tuple[int, int, in
         if is_so:
             raise UserError(
                 f"the base model's SentencePiece vocabulary {what}, which cannot be written for transformers; allowed: "
-                "byte-pair encoding without normalization, and user-defined pieces only without a space before a text."
+                "BPE without normalization, and user-defined pieces only without a space before a text."
             )
     tokenizer = Tokenizer(byte_pairs(pieces))
     marked = normalizers.Replace(" ", SPACE)

@@ -52,6 +52,7 @@ class Terminal(logging.Handler):
         self.jobs: dict[int, Any] = {}  # of Snakemake, by their ids
         self.failures: dict[str, str] = {}  # the sentence of each failed job, by its label
         self.buried = False  # whether a line of another job followed
+        self.shown = ""  # the last message
         self.total = self.left = 0
         self.notes: list[str] = []  # of a dry run
         self.pace = Pace([], 1)
@@ -71,7 +72,9 @@ class Terminal(logging.Handler):
         }
         try:
             way = ways.get(getattr(record, "event", None), self.other)
-            if text := "" if inside.only_for_the_log(record) else way(record):
+            text = "" if inside.only_for_the_log(record) else way(record)
+            repeated, self.shown = way == self.other and text == self.shown, text
+            if text and not repeated:  # after a signal, Snakemake says again and again that it waits for jobs
                 self.write(f"{self.plain.decorate(record, text) if record.levelno > logging.INFO else text}\n")
         except BrokenPipeError:  # the reader has gone, as after `| head`; the log file has it all
             pass
@@ -166,9 +169,9 @@ class Terminal(logging.Handler):
         target = inside.missing_target(said)
         if target is None:
             return self.plain.format(record)
-        near = difflib.get_close_matches(target, inside.targets(self.workflow), n=3, cutoff=0.7)
+        near = difflib.get_close_matches(target, inside.targets(self.workflow), n=3)
         near += [f"-d {folder}"] if (folder := find_experiment(target)) else []
-        more = f"did you mean {' or '.join(near)}?" if near else "`snakemake --list-rules` lists the targets by name."
+        more = f"did you mean {' or '.join(near)}?" if near else "`snakemake --list-target-rules` lists the targets."
         return f"error: no rule of this config makes {target}; {more}"
 
     def write(self, text: str) -> None:
