@@ -73,9 +73,10 @@ class Terminal(logging.Handler):
         try:
             way = ways.get(getattr(record, "event", None), self.other)
             text = "" if inside.only_for_the_log(record) else way(record)
-            repeated, self.shown = way == self.other and text == self.shown, text
-            if text and not repeated:  # after a signal, Snakemake says again and again that it waits for jobs
+            # After a signal, Snakemake says again and again that it waits for jobs.
+            if text and not (way == self.other and text == self.shown):
                 self.write(f"{self.plain.decorate(record, text) if record.levelno > logging.INFO else text}\n")
+            self.shown = text or self.shown
         except BrokenPipeError:  # the reader has gone, as after `| head`; the log file has it all
             pass
         except Exception:
