@@ -45,7 +45,8 @@ LINK = re.compile(rf"\]\((?:\.\./)+({'|'.join(map(re.escape, MADE_OF))})(?=[)#])
 
 def to_pages(app: Any, *read: Any) -> None:
     """Replace the files that links name by their pages; the text of a page is the last argument."""
-    read[-1][0] = LINK.sub(lambda found: f"](/{MADE_OF[found[1]]}", read[-1][0])
+    text = LINK.sub(lambda found: f"](/{MADE_OF[found[1]]}", read[-1][0])
+    read[-1][0] = text.replace("](docs/", "](/")  # in ARCHITECTURE.md and CONTRIBUTING.md
 
 
 def setup(app: Any) -> None:
