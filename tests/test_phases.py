@@ -21,6 +21,7 @@ from tpulm.records.order import record_range
 from tpulm.records.reader import Records
 from tpulm.records.shards import merge_sidecars, write_shard
 from tpulm.specs.phases import phases_of
+from tpulm.workflow.budget import hours_of_last
 from tpulm.workflow.reasons import differences
 
 RUN = {"steps": 6, "checkpoint_every": 2, "batch_size": 4, "learning_rate": 0.01}
@@ -70,6 +71,18 @@ def test_a_change_of_the_last_phase_changes_its_segments_only(change):
     for path in ("mlm/tiny", "base/small"):
         pairs = zip(segments({}, path), segments({MASKED: phases, BASE: phases}, path), strict=True)
         assert [before == after for before, after in pairs] == [True, True, False]
+
+
+@pytest.mark.unit
+def test_a_plan_has_a_row_for_each_phase_and_counts_the_phases_that_are_left():
+    for path, theta in (("mlm/tiny", "global_rope_theta"), ("base/small", "rope_max_wavelength")):
+        rows = Outline(complete(config_with({}), "config.yaml")).runs[path].plan()["phases"]
+        keys = ("first", "until", "steps", "batch_size", "sequence_length")
+        assert [[row[key] for key in keys] for row in rows] == [[0, 2, 2, 4, 32], [2, 4, 2, 4, 32], [4, 6, 2, 2, 64]]
+        assert [row["model"].get(theta) for row in rows][1:] == [rows[0]["model"].get(theta), 40000.0]
+    phases = [{"first": 0, "until": 2, "hours": 1.0}, {"first": 2, "until": 6, "hours": 8.0}]
+    plan = {"recipe": {"steps": 6}, "phases": phases}
+    assert [hours_of_last(plan, steps) for steps in (6, 5, 4, 2, 0)] == [9.0, 8.5, 8.0, 4.0, 0.0]
 
 
 @pytest.mark.unit
