@@ -1,6 +1,7 @@
 """Read the examples of a task, and split them.
 
-input.train, .validation, .test   the user's files
+input.train, .validation, .test   the user's files, if they are files
+input.dataset                     files of a dataset in a folder, if it is one
 output.train, .validation, .test  Parquet, see tpulm.corpus.examples
 output.task                       JSON: predict; labels in order; splits (number of examples and, for classes, of each
                                   label)
