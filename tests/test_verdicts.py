@@ -89,7 +89,7 @@ def test_a_causal_model_stands_beside_models_that_count(judged):
     said, warning = of(2.0)
     assert said.startswith("Better than token frequencies, worse than a 5-gram") and "expected" in said and not warning
     # From 5 to 4 in twice the steps: by a power of -0.32, so 4 / 3 takes 2.4 times the steps, and 4.8 more than 100.
-    assert "base.one.steps: 600 instead of 200; at this rate, it needs at least as many to reach the 5-gram" in said
+    assert "base.one.steps: 600 instead of 200" in said
     assert "base.one.steps: 400 instead of 200." in of(2.4, ngram=0.5)[0]
     said, warning = of(2.0, characters=LITTLE + 1)
     assert "should be better" in said and warning

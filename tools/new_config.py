@@ -89,18 +89,23 @@ def main() -> None:
     for keys, indent in [(text.source, 4), (base.keys, 4)] if base else [(text.source, 2)]:
         written = written.replace(lines_of(keys, indent), lines_of(seen_from(folder, keys), indent))
     write_text(folder / CONFIG, written)
-    run, *_ = config["mlm"]["runs"] or [f"finetune/{name}"]
     if base:
         prompt = f"--prompt {shlex.quote(config['prompts']['generate'][0])}"
-        run = f"{run} {prompt if 'column' in text.source else '--chat'}"
+        answer = f"finetune/{name} {prompt if 'column' in text.source else '--chat'}"
+        targets = ["-n", *["plan"] * bool(config["plan"]["topologies"]), ""]
     elif text.prompts and config["prompts"]["generate"]:  # which masked models do not answer
-        run = f"{next(iter(config['base']))} --prompt {shlex.quote(config['prompts']['generate'][0])}"
+        answer = f"{next(iter(config['base']))} --prompt {shlex.quote(config['prompts']['generate'][0])}"
+        targets = ["base"]
+    else:
+        answer, targets = next(iter(config["mlm"]["runs"])), ["mlm"]
+    commands = [*(f"snakemake{option} {target}".rstrip() for target in targets), f"python tools/try.py{option} {answer}"]
+    said = "to train, and then to try the model"
+    if not base:
+        commands.append(f"snakemake{option}")
+        said = "to train one model and try it, and then to make the rest"
     there = "" if Path.cwd() == ROOT else f"cd {shlex.quote(str(ROOT))} && "
-    print(f"written: {os.path.relpath(folder / CONFIG)}; to train, and then to try a model:", file=sys.stderr)
-    last = {"snakemake": [" -n", *[" plan"] * bool(config["plan"]["topologies"]), ""] if base else [""]}
-    for command, ends in (last | {"python tools/try.py": [f" {run}"]}).items():
-        for end in ends:
-            print(f"  {there}{command} -d experiments/{name}{end}", file=sys.stderr)
+    lines = [f"written: {os.path.relpath(folder / CONFIG)}; {said}:", *(f"  {there}{command}" for command in commands)]
+    print(*lines, sep="\n", file=sys.stderr)
 
 
 if __name__ == "__main__":

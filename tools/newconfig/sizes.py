@@ -81,7 +81,7 @@ def small_models(text: Text, characters: float, devices: int = 1) -> tuple[str, 
     values |= steps("causal", causal, (batches[1], 128), 20, (300, 900), 3)
     values |= {"size": size, "dropout": 0.0 if masked > 3e5 else 0.1}  # a short text is read many times
     # Parts of 512 tokens fit the caches of a CPU.
-    masked_parts, causal_parts = (f"{{microbatches: {batch * 128 // 512}}}" for batch in batches)
+    masked_parts, causal_parts = (f"microbatches: {batch * 128 // 512}" for batch in batches)
     return "small", values | {"devices": masked_parts, "same": causal_parts, "plan": ""}
 
 
@@ -135,9 +135,9 @@ def for_accelerator(text: Text, characters: float, accelerator: str) -> tuple[st
         template, values = "large", {"size": size, "shards": min(1024, max(4, text.characters // 400_000_000))}
         values |= steps("masked", masked, (parts * each * devices, 512), 40, (1000, 100_000), 10)
         values |= steps("causal", causal, (parts * each // 2 * devices, 1024), 4, (500, 10_000), 5)
-    shared = f"""&slice {{precision: mixed_bfloat16, microbatches: {parts}, host_device_count: {devices},
+    shared = f"""<<: &slice {{precision: mixed_bfloat16, microbatches: {parts}, host_device_count: {devices},
                   keep_checkpoints: last, resources: {{accelerator: "{accelerator}", hosts: {hosts}}}}}"""
-    return template, values | {"devices": shared, "same": "*slice", "plan": plan}
+    return template, values | {"devices": shared, "same": "<<: *slice", "plan": plan}
 
 
 def estimate(config: Mapping) -> str:

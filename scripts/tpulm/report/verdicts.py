@@ -251,7 +251,7 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any], lead: f
     times = course.times(lead) if falling and lead > 1 else MOST
     factor, reached = MANY if warning else TWICE, ""
     if times < MOST:
-        factor, reached = times, "; at this rate, it needs at least as many to reach the 5-gram model"
+        factor, reached = times, "; at this rate, it reaches the 5-gram model after that many steps at the earliest"
     longer = f"{LONGER}, such as {run['key']}.steps: {factor * last} instead of {last}{reached}"
     if falling:
         fell = f"The validation loss was still falling, by {change:.1%} between the last two checkpoints"

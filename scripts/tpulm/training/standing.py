@@ -89,7 +89,7 @@ def standing_of_tuned(scores: Sequence[Score]) -> tuple[str, bool]:
         sentences.append(f"{sentence}.")
     sentences.append(f"{verdict}: {after:.2f} {unit}, where {baselines}.{few}")
     if (rise := forgotten(scores)) > FORGOTTEN:
-        how_much = "much" if rise > MUCH else "a large part" if rise > MUCH / 2 else "some"
+        how_much = "much" if rise > MUCH else "some"
         sentences.append(f"It has forgotten {how_much} of the corpus: the loss there rose by {rise:.0%}.")
     return " ".join(sentences), not better
 
