@@ -98,7 +98,10 @@ def main() -> None:
         targets = ["base"]
     else:
         answer, targets = next(iter(config["mlm"]["runs"])), ["mlm"]
-    commands = [*(f"snakemake{option} {target}".rstrip() for target in targets), f"python tools/try.py{option} {answer}"]
+    commands = [
+        *(f"snakemake{option} {target}".rstrip() for target in targets),
+        f"python tools/try.py{option} {answer}",
+    ]
     said = "to train, and then to try the model"
     if not base:
         commands.append(f"snakemake{option}")
