@@ -3,7 +3,7 @@
     python tools/provenance.py results/mlm/tiny/metrics.json
     python tools/provenance.py results/mlm/tiny/metrics.json --from results/archive/models-1.zip
 
-It reads the records of jobs in a working folder or an archive: it takes no lock and builds nothing. If many jobs
+It reads the entries of jobs in a working folder or an archive: it takes no lock and builds nothing. If many jobs
 have the same rule, it shows the first few; --all shows each.
 """
 

@@ -29,7 +29,7 @@ with job(snakemake.log[0], "verify") as say, contextlib.ExitStack() as stack:
     made_by = {path: job for path, job in makers(jobs).items() if job["outputs"][path] and is_ours(path, results)}
     without_record = unrecorded(results, made_by)
     if without_record and not made_by:
-        raise UserError(f"{results}/jobs has no records of the jobs that made the results, so nothing can be compared.")
+        raise UserError(f"{results}/jobs has no entries of the jobs that made the results, so nothing can be compared.")
     damages: dict[str, str] = {}
     for name, folder_damages in check_artifacts(jobs, made_by, results):
         say(f"{name}: {'damaged' if folder_damages else 'ok'}")

@@ -231,7 +231,7 @@ def archive_files(
     """
     jobs = ancestors(list(targets), job_record.known_jobs())
     if not jobs:
-        raise UserError("results/jobs has no records of the jobs that made the results; nothing is archived.")
+        raise UserError("results/jobs has no entries of the jobs that made the results; nothing is archived.")
     ledger.refuse_changed(makers(jobs), jobs)
     largest = int(recipe["largest_file_mb"] * 1e6)
     source = source_files(root)

@@ -64,7 +64,7 @@ class Crate:
         """Describe the archive as a whole.
 
         recipe        name, version, title, license
-        jobs          records of jobs, with checksums
+        jobs          entries of jobs, with checksums
         manifest      artifacts, outside (files that were read), source (commit)
         source_names  names in the archive of the workflow's source, by path
         """

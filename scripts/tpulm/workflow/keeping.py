@@ -46,7 +46,7 @@ class Keeper(Terminal):
             self.write(f"kept  {' '.join([job.rule.name, *map(str, job.wildcards)])}\n")
         left = sum(bool(job.output) for job in inside.pending_jobs(self.workflow))
         self.write(
-            f"{len(kept)} jobs are kept; {left} run for other reasons, see snakemake -n. The records of jobs go on to "
+            f"{len(kept)} jobs are kept; {left} run for other reasons, see snakemake -n. The entries of jobs go on to "
             "say by which code results were made.\n"
         )
 

@@ -205,7 +205,7 @@ class Start:
         self.follower = tracking.start_trackers(specification, self.place)
 
     def after_jobs(self) -> None:
-        """End the trackers, and combine the records of jobs if results are in a bucket."""
+        """End the trackers, and combine the entries of jobs if results are in a bucket."""
         if self.follower:
             tracking.end_trackers(self.follower)
         if bucket.remote(records := self.place.located("<results>/jobs")):

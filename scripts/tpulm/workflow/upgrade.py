@@ -1,6 +1,6 @@
-"""Convert the records of 0.2.0 to the ledger, once: records of jobs, receipts of publishing, earlier runs.
+"""Convert the records of 0.2.0 to the ledger, once: entries of jobs, receipts of publishing, earlier runs.
 
-Until 0.4.0. The bytes of inputs, modules and packages stay unknown, and records of jobs if results are in a bucket.
+Until 0.4.0. The bytes of inputs, modules and packages stay unknown, and entries of jobs if results are in a bucket.
 """
 
 import contextlib
