@@ -1,9 +1,10 @@
-"""Print the code of each artifact and each key of the config, as two Markdown tables. `make architecture`.
+"""Print where each artifact and each key of the config has its code, as two Markdown tables. `make architecture`.
 
 Artifacts and their rules are those of reference.py; a script has the name of its rule. A key's rows are the modules,
 scripts and rules that name it in quotes.
 """
 
+import argparse
 import re
 import signal
 import sys
@@ -41,6 +42,7 @@ def naming(key: str) -> list[str]:
 
 def main() -> None:
     """Print the tables."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     print(*artifacts(all_rules()), sep="\n")
     print("\n| key | named in |\n| --- | --- |")

@@ -1,4 +1,4 @@
-"""Run the script that writes a file of results/ without Snakemake, for debugging.
+"""Debug the script that writes a file of results/: run it without Snakemake.
 
     python tools/debug.py results/tfrecords/train/00000-of-00004.tfrecord
     python tools/debug.py results/mlm/tiny/metrics.json --pdb --configfile my.yaml

@@ -5,7 +5,7 @@
     python tools/demo.py base/small base/small/400
     python tools/demo.py -d experiments/sums
 
-Without names, the page has all finished models of the config, and runs in training as of their last checkpoint. /STEP
+Without names, the page has all finished models of the config, and the last checkpoint of unfinished runs. /STEP
 after a name selects another checkpoint. Masked models fill in each [MASK], or show how probable a text is. Causal
 models continue the prompt token by token; those trained on conversations answer messages. Models of tasks predict
 labels. The page shows how probable each token was, which others were probable, and how each tokenizer splits a text.

@@ -8,6 +8,7 @@ experiments/first-tpu and experiments/first-tpu-killed are deleted first. first-
 `python benchmarks/plan_table.py add FILE` adds it to the table of plans.
 """
 
+import argparse
 import json
 import os
 import platform
@@ -218,6 +219,7 @@ class Trial:
 
 def main() -> None:
     """Take all steps, and write what came of them."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     os.chdir(ROOT)
     chips = find_chips()
     trial = Trial(chips, config_for(chips))

@@ -1,4 +1,4 @@
-"""Write a short config for a text, which trains language models on it, or finetunes a published one.
+"""Write a short config that trains language models on a text, or finetunes a published one on it.
 
     python tools/new_config.py PATH...                       small models, minutes on two CPU cores
     python tools/new_config.py PATH... --accelerator v5e-8   models and batches for this accelerator
@@ -47,7 +47,9 @@ def main() -> None:
     parser.add_argument("--finetune", metavar="MODEL", help="a preset of keras-hub, hf://OWNER/NAME, or a folder")
     parser.add_argument("--columns", help="the columns to finetune on: PROMPT,RESPONSE, or one column")
     parser.add_argument("--experiment", metavar="NAME", help="default: the name of the text")
-    parser.add_argument("--stdout", action="store_true", help="print the config, for this folder, and write nothing")
+    parser.add_argument(
+        "--stdout", action="store_true", help="print the config, with paths as typed, and write nothing"
+    )
     asked = parser.parse_args()
     accelerator = asked.accelerator and asked.accelerator.lower().replace("v5litepod", "v5e")  # as gcloud has it
     name = asked.experiment or name_of(asked.paths)

@@ -5,6 +5,7 @@
 `make pictures` runs the example run first. Needs Chromium on this machine and the packages of the tests.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -63,6 +64,7 @@ def save(page: Any, name: str) -> None:
 
 def main() -> None:
     """Write the pictures."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     from playwright.sync_api import sync_playwright
 
     browser = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -2,8 +2,8 @@
 
     python tools/reference.py FOLDER
 
-Keys are read from schemas/config.schema.yaml, artifacts and targets from the rules as Snakemake reads them, with the
-configs that together use every rule.
+Keys are read from schemas/config.schema.yaml, artifacts and targets from the rules as Snakemake reads them with configs
+that together use every rule.
 """
 
 import argparse

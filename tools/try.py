@@ -7,11 +7,11 @@
     python tools/try.py -d experiments/qa finetune/qa --chat
 
 A masked model fills in the [MASK] of a prompt with five answers and their probabilities. A causal model (base,
-finetuned, or an adapter on its base) continues the prompt. It samples by `generation` of its config, or by the
-defaults if that config is not given. With --chat, a prompt is a message to a model that was trained on questions and
-answers: it gets their template, and only the answer is printed. Piped input is one prompt, of any number of lines.
-At the terminal, a line that ends with a backslash continues in the next one. The model runs on the CPU, beside a
-training on the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise.
+finetuned, or an adapter on its base) continues the prompt. It samples by `generation` of its config, or by the defaults
+if there is no config. With --chat, a prompt is a message to a model that was trained on questions and answers: it gets
+their template, and only the answer is printed. Piped input is one prompt, of any number of lines. At the terminal, a
+line that ends with a backslash continues in the next one. The model runs on the CPU, beside a training on the
+accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise.
 """
 
 import argparse
