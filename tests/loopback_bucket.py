@@ -1,9 +1,7 @@
 """A bucket on loopback: Google's storage API as gcp-storage-emulator serves it, behind a proxy that is slow and fails.
 
-    python tests/loopback_bucket.py PORT_FILE
-
-serves until it is ended, and writes its port to PORT_FILE. What the proxy does to requests is set, and what it did is
-read, at /-/faults.
+Run as a program, it prints its port, and serves until its standard input ends. What the proxy does to requests is set,
+and what it did is read, at /-/faults.
 """
 
 import contextlib
@@ -22,7 +20,6 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import quote
 
@@ -152,7 +149,7 @@ class Server(ThreadingHTTPServer):
         """Say nothing."""
 
 
-def serve(port_file: Path) -> None:
+def serve() -> None:
     """Serve emulator and proxy until the process that started this one is gone."""
     from gcp_storage_emulator.server import RequestHandler, create_server
 
@@ -165,9 +162,7 @@ def serve(port_file: Path) -> None:
     Proxy.faults, Proxy.emulator = Faults(), emulator._api._httpd.server_address[1]
     proxy = Server(("127.0.0.1", 0), Proxy)
     threading.Thread(target=proxy.serve_forever, daemon=True).start()
-    partial = port_file.with_suffix(".partial")
-    partial.write_text(str(proxy.server_address[1]))
-    partial.rename(port_file)
+    print(proxy.server_address[1], flush=True)
     sys.stdin.read()
     os._exit(0)
 
@@ -205,8 +200,8 @@ class Bucket:
 
 
 @contextlib.contextmanager
-def in_place_of_google(folder: Path) -> Iterator[Bucket]:
-    """Serve a bucket where this process, and those that it starts, look for Google's; `folder` takes its port.
+def in_place_of_google() -> Iterator[Bucket]:
+    """Serve a bucket where this process, and those that it starts, look for Google's.
 
     In this process no time passes between attempts; the seconds are in `waited`.
     """
@@ -214,7 +209,7 @@ def in_place_of_google(folder: Path) -> Iterator[Bucket]:
     import pytest
     from tpulm.core import bucket
 
-    with served(folder) as found, pytest.MonkeyPatch.context() as patch:
+    with served() as found, pytest.MonkeyPatch.context() as patch:
 
         async def sleep(seconds: float) -> None:
             found.waited.append(seconds)
@@ -228,20 +223,12 @@ def in_place_of_google(folder: Path) -> Iterator[Bucket]:
 
 
 @contextlib.contextmanager
-def served(folder: Path) -> Iterator[Bucket]:
+def served() -> Iterator[Bucket]:
     """Serve a bucket in a process of its own."""
-    port_file = folder / "port"
-    process = subprocess.Popen([sys.executable, __file__, str(port_file)], stdin=subprocess.PIPE)
-    try:
-        while not port_file.exists():
-            if process.poll() is not None:
-                raise RuntimeError("the bucket ended before it began")
-            time.sleep(0.05)
-        yield Bucket(int(port_file.read_text()))
-    finally:
-        process.stdin.close()
-        process.wait()
+    command = [sys.executable, __file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Bucket(int(process.stdout.readline()))
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]))
+    serve()

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 TOKEN = "hf_loopbackLoopbackLoopback0001"
 LARGE = (".safetensors", ".h5", ".tfrecord", ".index", ".spm")
@@ -102,8 +102,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def any_method(self) -> None:
         """Serve a request, or let it fail."""
-        place = urlsplit(self.path)
-        path, self.query = unquote(place.path), parse_qs(place.query)
+        path = unquote(urlsplit(self.path).path)
         fault, length = self.hub.fault(self.command, path), int(self.headers.get("Content-Length", 0))
         with contextlib.suppress(ConnectionError, TimeoutError):
             if fault in ("reset", "half"):
@@ -133,7 +132,9 @@ class Handler(BaseHTTPRequestHandler):
         elif parts[:3] == ["api", "repos", "create"]:
             self.create(json.loads(body))
         elif parts[0] == "large":
-            self.store(parts, body)
+            self.hub.counts["large files"] += 1
+            self.hub.large[hashlib.sha256(body).hexdigest()] = body
+            self.answer(200)
         elif parts[-4:] == ["info", "lfs", "objects", "batch"]:
             self.batch(json.loads(body))
         elif parts[0] == "api":
@@ -162,9 +163,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         what, revision = (rest[0], rest[1]) if rest else ("revision", "main")
         if what == "branch":
-            known = revision in found.branches
+            self.answer(409 if revision in found.branches else 200, {})
             found.branches.setdefault(revision, list(found.branches["main"]))
-            self.answer(409 if known else 200, {"error": "exists"} if known else {})
         elif revision not in found.branches and revision not in found.commits:
             self.answer(404, {"error": "Invalid rev id"}, X_Error_Code="RevisionNotFound")
         elif what == "revision":
@@ -173,29 +173,17 @@ class Handler(BaseHTTPRequestHandler):
             name = key.partition("/")[2]
             self.answer(200, {"id": name, "sha": sha, "private": found.private, "siblings": siblings})
         elif what == "tree":
-            whole = self.query.get("recursive", ["false"])[0].lower() == "true"
-            self.answer(200, self.listing(found.files(revision), "".join(f"{part}/" for part in rest[2:]), whole))
+            inside = "".join(f"{part}/" for part in rest[2:])
+            told = [file for file in found.files(revision).items() if file[0].startswith(inside)]
+            self.answer(200, [self.entry(*file) for file in told])
         elif what == "preupload":
             self.preupload(found.files(revision), json.loads(body)["files"])
         elif what == "commit":
             self.commit(key, revision, [json.loads(line) for line in body.splitlines()])
 
-    def listing(self, files: dict[str, bytes], inside: str, whole: bool) -> list[dict]:
-        """Return the entries of a folder, "" or with a slash at the end; with `whole`, of those in it, too."""
-        found = {path: content for path, content in files.items() if path.startswith(inside)}
-        folders = {path[: at + 1] for path in found for at in range(len(inside), len(path)) if path[at] == "/"}
-        told = [self.entry(path, content) for path, content in found.items()]
-        told += [{"type": "directory", "path": path[:-1], "oid": blob_id(path.encode())} for path in sorted(folders)]
-        return [entry for entry in told if whole or "/" not in entry["path"][len(inside) :]]
-
     def entry(self, path: str, content: bytes) -> dict:
         """Return what a listing says of a file."""
-        told = {"type": "file", "path": path, "size": len(content), "oid": blob_id(content)}
-        if path.endswith(LARGE):
-            sha256 = hashlib.sha256(content).hexdigest()
-            told["oid"] = blob_id(sha256.encode())
-            told["lfs"] = {"oid": sha256, "size": len(content), "pointerSize": 134}
-        return told
+        return {"type": "file", "path": path, "size": len(content), "oid": blob_id(content)}
 
     def preupload(self, files: dict[str, bytes], asked: list[dict]) -> None:
         """Say how files are to be sent."""
@@ -209,23 +197,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def batch(self, asked: dict) -> None:
         """Say where large files are to be sent that are not there."""
-        told = []
         for item in asked["objects"]:
-            oid, size = item["oid"], item["size"]
-            answer, url = {"oid": oid, "size": size}, f"{self.hub.url}/large/{oid}"
-            if oid not in self.hub.large:
-                answer["actions"] = {"upload": {"href": url}}
-            told.append(answer)
-        self.answer(200, {"transfer": "basic", "objects": told})
-
-    def store(self, parts: list[str], body: bytes) -> None:
-        """Take a large file."""
-        oid = parts[1]
-        right = hashlib.sha256(body).hexdigest() == oid
-        if right:
-            self.hub.counts["large files"] += 1
-            self.hub.large[oid] = body
-        self.answer(200 if right else 400, {})
+            if item["oid"] not in self.hub.large:
+                item["actions"] = {"upload": {"href": f"{self.hub.url}/large/{item['oid']}"}}
+        self.answer(200, {"transfer": "basic", "objects": asked["objects"]})
 
     def commit(self, key: str, branch: str, lines: list[dict]) -> None:
         """Make a commit."""
@@ -237,7 +212,7 @@ class Handler(BaseHTTPRequestHandler):
                 files[value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":
                 files[value["path"]] = self.hub.large[value["oid"]]
-            elif line["key"] == "deletedFile":
+            else:  # deletedFile
                 del files[value["path"]]
         name = found.commit(branch, message, files)
         self.hub.counts["commits"] += 1
