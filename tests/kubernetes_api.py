@@ -81,11 +81,9 @@ class Cluster:
         return str(file)
 
     def of(self, kind: str) -> list[dict]:
-        """Return every object of a kind that was ever made."""
         return [made for made in self.made if made["kind"] == kind]
 
     def make(self, kind: str, version: str, body: dict) -> dict:
-        """Make an object. Raises Refused."""
         body = {"apiVersion": version, "kind": kind} | {key: value for key, value in body.items() if value is not None}
         try:
             kubernetes_validate.validate(body, VERSION, strict=True)

@@ -33,7 +33,6 @@ class Faults:
     """What goes wrong, and how often it did."""
 
     def __init__(self):
-        """Let nothing go wrong."""
         self.lock, self.dice, self.counts = threading.Lock(), random.Random(0), Counter()
         # Share of requests that fail, and that hang; for how many seconds; what they are about.
         self.settings = {"fail": 0.0, "hang": 0.0, "hang_seconds": 5.0, "only": ""}
@@ -69,7 +68,6 @@ class Proxy(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def answer(self, status: int, body: bytes, headers: list[tuple[str, str]] = ()) -> None:
-        """Send an answer."""
         self.send_response(status)
         for name, value in headers:
             self.send_header(name, value)
@@ -85,7 +83,6 @@ class Proxy(BaseHTTPRequestHandler):
         self.connection.close()
 
     def body(self) -> bytes:
-        """Return the body of the request."""
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
             parts = iter(lambda: self.rfile.read(int(self.rfile.readline(), 16)), b"")
             return b"".join(part for part in parts if self.rfile.readline() or True)
@@ -96,7 +93,6 @@ class Proxy(BaseHTTPRequestHandler):
         return body
 
     def forward(self, body: bytes) -> tuple[int, bytes, list[tuple[str, str]]]:
-        """Return the emulator's answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.emulator)
         connection.request(self.command, self.path, body, dict(self.headers) | {"Content-Length": str(len(body))})
         answer = connection.getresponse()
@@ -105,7 +101,6 @@ class Proxy(BaseHTTPRequestHandler):
         return answer.status, content, [header for header in answer.getheaders() if header[0].lower() not in OWN]
 
     def handle_any(self) -> None:
-        """Serve a request."""
         try:
             body = self.body()
             if self.path == "/-/faults":
@@ -171,7 +166,6 @@ class Bucket:
     """A served bucket, from the outside."""
 
     def __init__(self, port: int):
-        """Take the proxy's port."""
         self.url, self.waited = f"http://127.0.0.1:{port}", []
 
     def faults(self, **settings: object) -> Counter:
@@ -185,16 +179,13 @@ class Bucket:
         return {item["name"]: self.get(f"/{BUCKET}/{item['name']}") for item in listed.get("items", [])}
 
     def get(self, path: str) -> bytes:
-        """Return what a GET answers."""
         return urllib.request.urlopen(self.url + path, timeout=600).read()
 
     def put(self, name: str, content: bytes) -> None:
-        """Make an object."""
         request = urllib.request.Request(f"{self.url}/{BUCKET}/{name}", content, method="PUT")
         urllib.request.urlopen(request, timeout=600).read()
 
     def delete(self, name: str) -> None:
-        """Delete an object."""
         request = urllib.request.Request(f"{self.url}/storage/v1/b/{BUCKET}/o/{quote(name, '')}", method="DELETE")
         urllib.request.urlopen(request, timeout=600).read()
 
@@ -224,7 +215,6 @@ def in_place_of_google() -> Iterator[Bucket]:
 
 @contextlib.contextmanager
 def served() -> Iterator[Bucket]:
-    """Serve a bucket in a process of its own."""
     command = [sys.executable, __file__]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield Bucket(int(process.stdout.readline()))

@@ -29,14 +29,12 @@ class Repository:
     branches: dict[str, list[str]] = field(default_factory=lambda: {"main": []})
 
     def commit(self, branch: str, message: str, files: dict[str, bytes]) -> str:
-        """Add a commit to a branch; return its id."""
         name = hashlib.sha1(repr((branch, len(self.commits), message)).encode()).hexdigest()
         self.commits[name] = (message, files)
         self.branches[branch].append(name)
         return name
 
     def files(self, revision: str = "main") -> dict[str, bytes]:
-        """Return the files of a branch or commit."""
         name = self.branches[revision][-1] if revision in self.branches else revision
         return self.commits[name][1]
 
@@ -45,7 +43,6 @@ class Hub:
     """The hub's state, and what goes wrong."""
 
     def __init__(self):
-        """Begin without a repository, and with nothing going wrong."""
         self.repositories: dict[str, Repository] = {}  # by models/OWNER/NAME or datasets/OWNER/NAME
         self.large: dict[str, bytes] = {}
         self.cards: list[str] = []
@@ -61,7 +58,6 @@ class Hub:
         self.breaks += [(method, path, how)] * times
 
     def fault(self, method: str, path: str) -> str | None:
-        """Return what goes wrong with a request."""
         for number, (verb, part, how) in enumerate(self.breaks):
             if verb == method and part in path:
                 del self.breaks[number]
@@ -101,7 +97,6 @@ class Handler(BaseHTTPRequestHandler):
         self.connection.close()
 
     def any_method(self) -> None:
-        """Serve a request, or let it fail."""
         path = unquote(urlsplit(self.path).path)
         fault, length = self.hub.fault(self.command, path), int(self.headers.get("Content-Length", 0))
         with contextlib.suppress(ConnectionError, TimeoutError):
@@ -125,7 +120,6 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_HEAD = any_method
 
     def serve(self, parts: list[str], body: bytes) -> None:
-        """Serve a request to a path, by its parts."""
         if parts[:2] == ["api", "validate-yaml"]:
             self.hub.cards.append(json.loads(body)["content"])
             self.answer(200, {"errors": [], "warnings": []})
@@ -145,7 +139,6 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(404, {"error": "no such thing"})
 
     def create(self, asked: dict) -> None:
-        """Make a repository."""
         name = f"{asked['organization']}/{asked['name']}"
         key = f"{asked.get('type', 'model')}s/{name}"
         if key in self.hub.repositories:
@@ -156,7 +149,6 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(200, {"url": f"{self.hub.url}/{name}", "name": name, "id": "0"})
 
     def repository(self, key: str, rest: list[str], body: bytes) -> None:
-        """Serve what is asked of a repository."""
         found = self.hub.repositories.get(key)
         if found is None:
             self.answer(404, {"error": "Repository not found"}, X_Error_Code="RepoNotFound")
@@ -182,7 +174,6 @@ class Handler(BaseHTTPRequestHandler):
             self.commit(key, revision, [json.loads(line) for line in body.splitlines()])
 
     def entry(self, path: str, content: bytes) -> dict:
-        """Return what a listing says of a file."""
         return {"type": "file", "path": path, "size": len(content), "oid": blob_id(content)}
 
     def preupload(self, files: dict[str, bytes], asked: list[dict]) -> None:
@@ -203,7 +194,6 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(200, {"transfer": "basic", "objects": asked["objects"]})
 
     def commit(self, key: str, branch: str, lines: list[dict]) -> None:
-        """Make a commit."""
         found, url = self.hub.repositories[key], f"{self.hub.url}/{key.removeprefix('models/')}"
         files, message = dict(found.files(branch)), lines[0]["value"]["summary"]
         for line in lines[1:]:
@@ -219,7 +209,6 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(200, {"success": True, "commitOid": name, "commitUrl": f"{url}/commit/{name}"})
 
     def resolve(self, parts: list[str]) -> None:
-        """Send a file of a repository."""
         at = parts.index("resolve")
         key = "/".join(parts[:at]) if parts[0] == "datasets" else "models/" + "/".join(parts[:at])
         found, revision, path = self.hub.repositories.get(key), parts[at + 1], "/".join(parts[at + 2 :])
