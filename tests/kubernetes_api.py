@@ -13,11 +13,12 @@ import tempfile
 import threading
 from collections import Counter
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
 import kubernetes_validate
+from loopback_bucket import Handler
 
 VERSION = "1.33"
 WAITING = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "nowhere/image:1"'}
@@ -52,7 +53,7 @@ class Cluster:
         self.asked, self.answering = threading.Event(), threading.Event()
         self.answering.set()
         self.lock = threading.RLock()
-        handler = type("Handler", (Handler,), {"cluster": self})
+        handler = type("Handler", (ApiHandler,), {"cluster": self})
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
@@ -208,15 +209,11 @@ class Pod:
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
 
 
-class Handler(BaseHTTPRequestHandler):
+class ApiHandler(Handler):
     """The API: https://kubernetes.io/docs/reference/kubernetes-api."""
 
     cluster: Cluster
-    protocol_version = "HTTP/1.1"
     KINDS = {"secrets": ("Secret", "v1"), "services": ("Service", "v1"), "jobs": ("Job", "batch/v1")}
-
-    def log_message(self, *arguments):
-        pass
 
     def answer(self):
         length = int(self.headers.get("Content-Length") or 0)

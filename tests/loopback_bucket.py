@@ -57,15 +57,26 @@ class Faults:
             return found
 
 
-class Proxy(BaseHTTPRequestHandler):
-    """Passes requests on to the emulator, but for those that are to fail."""
+class Handler(BaseHTTPRequestHandler):
+    """Serves requests on connections that can break, and says nothing."""
 
     protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
-    faults: Faults
-    emulator: int
 
     def log_message(self, *arguments: object) -> None:
-        """Say nothing."""
+        pass
+
+    def reset(self) -> None:
+        """End the connection as one that breaks ends: with a reset."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+        self.connection.close()
+
+
+class Proxy(Handler):
+    """Passes requests on to the emulator, but for those that are to fail."""
+
+    faults: Faults
+    emulator: int
 
     def answer(self, status: int, body: bytes, headers: list[tuple[str, str]] = ()) -> None:
         self.send_response(status)
@@ -75,12 +86,6 @@ class Proxy(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-    def reset(self) -> None:
-        """End the connection as one that breaks ends: with a reset."""
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.close_connection = True
-        self.connection.close()
 
     def body(self) -> bytes:
         if "chunked" in self.headers.get("Transfer-Encoding", ""):

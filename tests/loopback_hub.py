@@ -7,14 +7,14 @@ import base64
 import contextlib
 import hashlib
 import json
-import socket
-import struct
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
+
+from loopback_bucket import Handler
 
 TOKEN = "hf_loopbackLoopbackLoopback0001"
 LARGE = (".safetensors", ".h5", ".tfrecord", ".index", ".spm")
@@ -71,14 +71,8 @@ def blob_id(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Serves requests."""
-
-    protocol_version = "HTTP/1.1"
+class HubHandler(Handler):
     hub: Hub
-
-    def log_message(self, *arguments: object) -> None:
-        """Say nothing."""
 
     def answer(self, status: int, body: object = None, **headers: str) -> None:
         """Send an answer: JSON, or bytes as they are."""
@@ -89,12 +83,6 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
-
-    def reset(self) -> None:
-        """End the connection as one that breaks ends."""
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.close_connection = True
-        self.connection.close()
 
     def any_method(self) -> None:
         path = unquote(urlsplit(self.path).path)
@@ -224,7 +212,7 @@ class Handler(BaseHTTPRequestHandler):
 def served() -> Iterator[Hub]:
     """Serve a hub from a thread of this process."""
     hub = Hub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("HubHandler", (Handler,), {"hub": hub}))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("ThisHub", (HubHandler,), {"hub": hub}))
     server.daemon_threads = True
     hub.url = f"http://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, daemon=True).start()

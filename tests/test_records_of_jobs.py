@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import warm
 from conftest import ROOT, write_record
-from gcp_storage_emulator.server import create_server
+from loopback_bucket import in_place_of_google
 from tpulm.config.outline import Outline
 from tpulm.config.publications import selected_publications
 from tpulm.config.reading import read_config
@@ -92,22 +92,19 @@ for _ in range(2):
 """
 
 
-def test_records_are_beside_the_results_in_a_bucket(tmp_path, monkeypatch):
+def test_records_are_beside_the_results_in_a_bucket(tmp_path):
     """Each attempt in a folder that goes with its machine; afterwards, another folder has them by few requests."""
-    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
-    server.start()
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server._api._httpd.server_port}")
     place = ".snakemake/storage/gcs/bucket/team/try/"
+    folder, requests = Path(f"{place}results/jobs"), []
     for machine in ("killed", "well", "first", "second"):
         (tmp_path / machine).mkdir()
-    for how in ("killed", "well"):
-        attempt(tmp_path / how, how, place)
-    whole = server._storage.get_file("bucket", "team/try/results/jobs/train.jsonl")
-    folder, requests = Path(f"{place}results/jobs"), []
-    for machine in ("first", "second"):
-        done = warm.run("ledger", READER, machine, str(folder), folder=tmp_path / machine)
-        requests += done.stdout.split()
-    server.stop()
+    with in_place_of_google() as cloud:
+        for how in ("killed", "well"):
+            attempt(tmp_path / how, how, place)
+        whole = cloud.get("/bucket/team/try/results/jobs/train.jsonl")
+        for machine in ("first", "second"):
+            done = warm.run("ledger", READER, machine, str(folder), folder=tmp_path / machine)
+            requests += done.stdout.split()
     assert requests == ["0", "0", "1", "1"]
     assert (tmp_path / "second" / folder / "train.jsonl").read_bytes() == whole
     assert len(list((tmp_path / "second" / folder).rglob("*.jsonl"))) == 101

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -153,28 +154,23 @@ def test_the_source_has_no_ignored_files(source):
 
 
 def test_the_source_gives_no_key_and_no_other_folder_away(source, monkeypatch):
-    begin = "-----BEGIN {}PRIVATE KEY-----\n"
-    for kind in ("", "EC ", "RSA "):
-        (source / "recipes/key.pem").write_text(begin.format(kind))
-        with pytest.raises(UserError, match="^recipes/key.pem .* private key"):
+    def refuses(name, text, said):
+        (source / name).write_text(text)
+        with pytest.raises(UserError, match=f"^{re.escape(name)} .*{said}"):
             source_files(source)
-    (source / "recipes/key.pem").unlink()
+        (source / name).unlink()
+
+    for kind in ("", "EC ", "RSA "):
+        refuses("recipes/key.pem", f"-----BEGIN {kind}PRIVATE KEY-----\n", "private key")
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
     for text, what in (
         ("# 0123456789abcdef", "a secret of the environment"),
         (f"token: hf_{'a1' * 17}", "a token"),
         (f"files: https://me:word{chr(64)}example.org/a", "a password in a URL"),
     ):
-        (source / "recipes/a.yaml").write_text(f"title: x\n{text}\n")
-        with pytest.raises(UserError, match=rf"^recipes/a\.yaml .* has {what}, in line 2, "):
-            source_files(source)
+        refuses("recipes/a.yaml", f"title: x\n{text}\n", f"{what}, in line 2, ")
+    refuses("recipes/.env", "", "secrets")
     (source / "recipes/a.yaml").write_text("files: https://example.org/a:b@c\nhf_model: hf_transfer\n")
-    source_files(source)
-    (source / "recipes/a.yaml").unlink()
-    (source / "recipes/.env").write_text("")
-    with pytest.raises(UserError, match=r"^recipes/\.env .* secrets"):
-        source_files(source)
-    (source / "recipes/.env").unlink()
     (source / "recipes/inside.yaml").symlink_to("größe.yaml")
     assert "recipes/inside.yaml" in source_files(source)
     (source.parent / "private.txt").write_text("private")
