@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from loopback_bucket import Handler
 
@@ -85,7 +85,8 @@ class HubHandler(Handler):
             self.wfile.write(content)
 
     def any_method(self) -> None:
-        path = unquote(urlsplit(self.path).path)
+        place = urlsplit(self.path)
+        path, self.query = unquote(place.path), parse_qs(place.query)
         fault, length = self.hub.fault(self.command, path), int(self.headers.get("Content-Length", 0))
         with contextlib.suppress(ConnectionError, TimeoutError):
             if fault in ("reset", "half"):
@@ -153,16 +154,20 @@ class HubHandler(Handler):
             name = key.partition("/")[2]
             self.answer(200, {"id": name, "sha": sha, "private": found.private, "siblings": siblings})
         elif what == "tree":
-            inside = "".join(f"{part}/" for part in rest[2:])
-            told = [file for file in found.files(revision).items() if file[0].startswith(inside)]
-            self.answer(200, [self.entry(*file) for file in told])
+            whole = self.query.get("recursive", ["false"])[0].lower() == "true"
+            self.answer(200, self.listing(found.files(revision), "".join(f"{part}/" for part in rest[2:]), whole))
         elif what == "preupload":
             self.preupload(found.files(revision), json.loads(body)["files"])
         elif what == "commit":
             self.commit(key, revision, [json.loads(line) for line in body.splitlines()])
 
-    def entry(self, path: str, content: bytes) -> dict:
-        return {"type": "file", "path": path, "size": len(content), "oid": blob_id(content)}
+    def listing(self, files: dict[str, bytes], inside: str, whole: bool) -> list[dict]:
+        """Return the entries of a folder, "" or with a slash at the end; with `whole`, of those in it, too."""
+        found = {path: content for path, content in files.items() if path.startswith(inside)}
+        folders = {path[: at + 1] for path in found for at in range(len(inside), len(path)) if path[at] == "/"}
+        told = [{"type": "file", "path": path, "size": len(found[path]), "oid": blob_id(found[path])} for path in found]
+        told += [{"type": "directory", "path": path[:-1], "oid": blob_id(path.encode())} for path in sorted(folders)]
+        return [entry for entry in told if whole or "/" not in entry["path"][len(inside) :]]
 
     def preupload(self, files: dict[str, bytes], asked: list[dict]) -> None:
         """Say how files are to be sent."""
