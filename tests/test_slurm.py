@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT, configured, copied, existing, outside
 from kills import fingerprints, wait_for
 from one_node_slurm import NEEDED, PATH, Slurm
-from snakemake.iocontainers import Resources
+from snakemake.iocontainers import ResourceList
 from snakemake_executor_plugin_slurm import ExecutorSettings
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
@@ -90,7 +90,7 @@ def requested(changes):
 
 def test_hosts_with_gpus_are_one_task_each():
     """Not one for each GPU, which is how Slurm's executor takes `tasks`."""
-    resources = Resources(fromdict=requested({"accelerator": "h100:4", "hosts": 2}))
+    resources = ResourceList(fromdict=requested({"accelerator": "h100:4", "hosts": 2}))
     job = SimpleNamespace(resources=resources, threads=1)
     names = ("run_uuid", "slurm_logfile", "comment_str", "account", "partition", "workdir")
     call = get_submit_command(job, dict.fromkeys(names, "x"))
