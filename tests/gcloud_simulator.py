@@ -50,8 +50,6 @@ QUEUE = ["ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
 
 
 class Cloud:
-    """What lies in the folder; a test's view of it."""
-
     def __init__(self, folder: Path):
         self.folder = Path(folder)
 
@@ -126,7 +124,6 @@ def kill(vm: str) -> None:
 
 
 def refuse(text: str, code: int = 1):
-    """End as gcloud does."""
     print(f"ERROR: (gcloud) {text}", file=sys.stderr)
     sys.exit(code)
 
@@ -152,7 +149,6 @@ def parsed(arguments: list[str]) -> tuple[str, str | None, dict[str, str]]:
 
 
 def hosts(accelerator: str) -> int:
-    """Return how many hosts a slice has."""
     kind, size = accelerator.split("-")
     single = {"v5litepod": 8, "v6e": 8}.get(kind, PER_HOST[kind])
     return 1 if int(size) <= single else int(size) // PER_HOST[kind]
@@ -184,7 +180,6 @@ def describe(cloud: Cloud, name: str) -> dict:
 
 
 def boot(cloud: Cloud, name: str, workers: int) -> None:
-    """Make the home folders of the workers."""
     import shutil
 
     for worker in range(workers):
@@ -192,7 +187,6 @@ def boot(cloud: Cloud, name: str, workers: int) -> None:
 
 
 def node(cloud: Cloud, name: str) -> dict:
-    """Describe a node."""
     with cloud.resources() as found:
         state = found.get(name, {}).get("state")
         if state not in ("ACTIVE", "SUSPENDING"):

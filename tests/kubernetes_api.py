@@ -67,7 +67,6 @@ class Cluster:
             job.end()
 
     def kubeconfig(self) -> str:
-        """Write a kubeconfig for this cluster; return its path."""
         file = self.folder / "kubeconfig"
         server = f"http://127.0.0.1:{self.server.server_port}"
         config = {
@@ -105,8 +104,6 @@ class Refused(Exception):
 
 
 class Job:
-    """A job, and its pods."""
-
     def __init__(self, cluster: Cluster, body: dict):
         self.cluster, self.body = cluster, body
         self.name, spec = body["metadata"]["name"], body["spec"]

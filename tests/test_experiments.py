@@ -42,7 +42,6 @@ def run(workflow, name, *arguments, **options):
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """Two experiments that have run."""
     workflow = Workflow(tmp_path_factory.mktemp("both") / "workflow")
     workflow.steady = True
     for seed, name in enumerate(("one", "two"), 1):

@@ -119,8 +119,6 @@ sys.exit(1)
 
 
 class Folder:
-    """A folder with a workflow in it, a bucket and a cluster."""
-
     def __init__(self, workflow, bucket, cluster):
         self.workflow, self.bucket, self.cluster = workflow, bucket, cluster
 
@@ -142,13 +140,11 @@ class Folder:
             running.stdout.close()
 
     def __call__(self, *arguments, **options):
-        """Run it until it ends."""
         with self.start(*arguments, **options) as running:
             printed, _ = running.communicate()
         return subprocess.CompletedProcess(running.args, running.returncode, printed)
 
     def read(self, name):
-        """Return the text of an artifact in the bucket."""
         return self.bucket.get(f"/bucket/run/results/{name}").decode()
 
 

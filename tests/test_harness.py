@@ -56,7 +56,6 @@ metric_list:
 
 
 def opened(preset, mesh=(1, 1)):
-    """Return the model of a preset as the harness asks it."""
     from tpulm.evaluation.harness_model import KerasLM
     from tpulm.models import causal
     from tpulm.models.building import open_model
@@ -112,7 +111,6 @@ def test_long_texts_are_scored_in_windows_that_predict_each_token_once(jax_backe
 
 
 def greedily(lm, ids, new):
-    """Return the likeliest next tokens, one after another."""
     ids = list(ids)
     for _ in range(new):
         ids.append(int(log_probabilities(lm, ids)[-1].argmax()))
@@ -159,7 +157,6 @@ def test_likelihoods_that_are_no_numbers_are_refused(jax_backend, preset, tmp_pa
 
 
 def written(folder, name="task.yaml", text=TASK):
-    """Write a task and its examples into a folder; return it."""
     (folder / name).write_text(text)
     rows = [
         {"context": line, "choices": [" value", " of the list", " name"], "right": number % 3 and 1}

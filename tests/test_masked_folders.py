@@ -86,7 +86,6 @@ def server(tmp_path, monkeypatch):
 
 
 def put(server, name, folder, **more):
-    """Put the files of a folder, and more, in a repository of a hub; return the commit."""
     repository = server.repositories.setdefault(f"models/{name}", loopback_hub.Repository(True))
     files = {path.name: path.read_bytes() for path in folder.iterdir()} | more
     return repository.commit("main", f"commit {len(repository.commits)}", files)

@@ -48,7 +48,6 @@ def server(monkeypatch):
 
 @pytest.fixture
 def artifact(tmp_path):
-    """A folder with small files and large ones."""
     here = tmp_path / "artifact"
     (here / "train").mkdir(parents=True)
     (here / "config.json").write_text("{}\n")
@@ -267,8 +266,6 @@ def artifacts_of(workflow, **section):
 
 
 def facts(workflow, publication, evaluations):
-    """Return what a card is made of, read."""
-
     def here(path):
         return str(workflow / path.replace("<results>", "results"))
 

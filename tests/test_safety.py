@@ -83,8 +83,6 @@ def test_a_traceback_shows_no_secret(tmp_path, secrets):
 
 
 class Evil:
-    """Unpickled, it makes a file."""
-
     def __init__(self, mark):
         self.mark = str(mark)
 

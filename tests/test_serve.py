@@ -60,7 +60,6 @@ def folder(tmp_path):
 
 
 def served_by(folder, name, first="", status=200):
-    """Put a server in the environment of a folder."""
     program = folder / f"serving/bin/{name}"
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text(SERVER.format(python=sys.executable, first=first, status=status))

@@ -52,7 +52,6 @@ def running(slurm, workflow, *arguments):
 
 
 def finish(process, workflow, code=0):
-    """Wait for snakemake; return what it printed."""
     ended = process.wait()
     printed = (workflow / "terminal.txt").read_text(errors="replace")
     assert ended == code, printed[-6000:]
@@ -60,13 +59,11 @@ def finish(process, workflow, code=0):
 
 
 def jobs_of(slurm, comment, *states):
-    """Return the jobs with this in their comment, of all states or some."""
     found = [job for job in slurm.jobs() if comment in job["Comment"]]
     return [job for job in found if not states or job["JobState"] in states]
 
 
 def jobs_since(slurm, before):
-    """Return the jobs that came after those of `before`."""
     known = {job["JobId"] for job in before}
     return [job for job in slurm.jobs() if job["JobId"] not in known]
 

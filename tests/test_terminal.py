@@ -88,8 +88,6 @@ def test_a_job_has_a_line_when_it_starts_and_one_when_it_ends():
 
 @dataclass(eq=False)
 class Planned:
-    """A job, as Snakemake has it."""
-
     rule: SimpleNamespace
     log: list[str]
     threads: int = 1

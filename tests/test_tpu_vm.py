@@ -67,13 +67,10 @@ def cloud_in(folder: Path) -> Cloud:
 
 
 def environment_of(cloud: Cloud) -> dict[str, str]:
-    """Return what a process needs to find a cloud's `gcloud`."""
     return {"CLOUD": str(cloud.folder), "PATH": f"{cloud.folder}/bin:{os.environ['PATH']}"}
 
 
 class Project:
-    """A folder with a workflow, and a cloud of its own."""
-
     def __init__(self, folder: Path, workflow: Path | None = None):
         self.folder, self.steady = workflow or folder / "chain", workflow is not None
         self.cloud = cloud_in(folder)
@@ -118,7 +115,6 @@ class Project:
         return said
 
     def tpu(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess:
-        """Run a command of the profile."""
         return subprocess.run(
             [sys.executable, "profiles/tpu-vm/tpu.py", *arguments], cwd=self.folder, env=self.environment(**settings),
             capture_output=True, text=True,
@@ -142,7 +138,6 @@ class Project:
         return (self.folder / ".snakemake/tpu-vm/log").read_text()
 
     def stop(self) -> None:
-        """End the supervisor."""
         for process in self.supervisors():
             os.kill(process, signal.SIGTERM)
         wait_for(lambda: not self.supervisors())
@@ -152,7 +147,6 @@ class Project:
             return state.new_resource_name("finetune-a", "v6e-8")
 
     def supervisors(self) -> list[int]:
-        """Return the supervisors of this folder."""
         return [process for process in processes_in(self.folder) if " supervise " in command(process)]
 
     def places(self) -> list[str]:
@@ -374,7 +368,6 @@ def test_hosts_that_do_not_fit_the_slice_are_refused_before_there_is_one(hosts, 
 
 
 def job_in(folder: Path, **resources) -> jobs.Job:
-    """Return a job of this folder that asks for these resources."""
     (folder / "job.json").write_text(json.dumps(jobs.request(PROPERTIES | {"resources": RESOURCES | resources})))
     return jobs.Job(folder)
 

@@ -45,7 +45,6 @@ TEXTS = ["the value of  the function", "def f(x):\n    return x  # é, 漢", " b
 
 
 def export(preset, folder):
-    """Write a preset as a folder of transformers, as the rule's script does."""
     from tpulm.models.preset_folders import load_on_host
     from tpulm.models.transformers_causal import tensors_of, transformers_config
 
@@ -77,7 +76,6 @@ def opening_of(tokenizer):
 
 
 def check_same(model, other):
-    """Check that two models of keras-hub are the same function: class, sizes and weights."""
     ignored = ["name", "image_size"]  # which only models with an encoder of images use
     if "Qwen" in type(model).__name__:  # see WINDOWS
         ignored += ["sliding_window_size", "use_sliding_window_attention"]
@@ -182,7 +180,6 @@ def texts_to_read():
 
 
 def sentencepiece_of(folder, **options):
-    """Return a vocabulary as SentencePiece trains it."""
     proto, texts = io.BytesIO(), iter(prose(200))
     SentencePieceTrainer.train(sentence_iterator=texts, model_writer=proto, minloglevel=2, **options)
     (folder / "vocabulary.spm").write_bytes(proto.getvalue())
