@@ -197,10 +197,7 @@ class Bucket:
 
 @contextlib.contextmanager
 def in_place_of_google() -> Iterator[Bucket]:
-    """Serve a bucket where this process, and those that it starts, look for Google's.
-
-    In this process no time passes between attempts; the seconds are in `waited`.
-    """
+    """Serve a bucket where this process and its children look for Google's; here attempts do not wait, see `waited`."""
     import gcsfs.retry
     import pytest
     from tpulm.core import bucket

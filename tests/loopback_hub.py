@@ -134,7 +134,7 @@ class HubHandler(Handler):
             self.answer(409, {"error": "You already created this repo", "url": f"{self.hub.url}/{name}"})
             return
         made = self.hub.repositories[key] = Repository(bool(asked.get("private")))
-        made.commit("main", "initial commit", {".gitattributes": b"*.safetensors filter=lfs\n"})
+        made.commit("main", "initial commit", {})
         self.answer(200, {"url": f"{self.hub.url}/{name}", "name": name, "id": "0"})
 
     def repository(self, key: str, rest: list[str], body: bytes) -> None:

@@ -254,10 +254,7 @@ def jobs(printed):
 
 
 def test_text_and_records_in_a_bucket(tmp_path, cloud):
-    """Text that is read there, and records that are made there of the documents that they need, are those of a disk.
-
-    With one request in thirty failing, after which Snakemake's plugin waits for seconds.
-    """
+    """With one request in thirty failing, after which Snakemake's plugin waits for seconds."""
     workflow = steady(tmp_path / "workflow")
     (workflow / "text").mkdir()
     for number in range(2):

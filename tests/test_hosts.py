@@ -127,19 +127,12 @@ def test_two_processes_train_as_one(manifest, tmp_path):  # noqa: F811
     assert [result["rows"] for result in (one, first, second)] == [[[0, 8]], [[0, 4]], [[4, 8]]]
 
 
-@pytest.mark.parametrize(
-    ("when", "sentence"),
-    [
-        ("failing", "the disk of this host is gone."),
-        pytest.param("raising", "RuntimeError: INTERNAL: no answer; see its log.", marks=pytest.mark.long),
-    ],
-)
-def test_a_failure_on_one_ends_all_with_one_message(manifest, tmp_path, when, sentence):  # noqa: F811
+@pytest.mark.parametrize("when", ["failing", pytest.param("raising", marks=pytest.mark.long)])
+def test_a_failure_on_one_ends_all_with_one_message(manifest, tmp_path, when):  # noqa: F811
     """Also when they have met: then each would wait for the others, an hour, before it ends."""
     done = train(manifest, tmp_path / "failing", 2, **{when: 1})
-    assert done.returncode == 1
-    lines = [line for line in done.stderr.splitlines() if "error" in line]
-    assert lines == [f"[mlm x] error: process 1 of 2: {sentence}"]
+    (line,) = [line for line in done.stderr.splitlines() if "error" in line]
+    assert done.returncode == 1 and line.startswith("[mlm x] error: process 1 of 2: ")
     assert not list((tmp_path / "failing").glob("?.json"))
 
 

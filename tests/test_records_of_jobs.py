@@ -20,7 +20,7 @@ from tpulm.core.ledger import jobs_of, makers
 from tpulm.core.live_metrics import LiveMetrics
 from tpulm.release.archive import source_files, version_of
 from tpulm.release.integrity import check_artifacts, read_otherwise
-from tpulm.release.publishing import last_receipt
+from tpulm.release.publishing import checked, last_receipt
 from tpulm.workflow.upgrade import take_over
 
 pytestmark = pytest.mark.unit
@@ -136,8 +136,9 @@ def test_a_changed_file_is_refused_though_its_date_and_size_stay(tmp_path, monke
     write_record(tmp_path, "logs/train.log", "train", 1.0, 2.0, outputs=written)
     model.write_bytes(bytes(19_999_999) + b"x")
     os.utime(model, ns=(date, date))
+    monkeypatch.setattr(job_record, "current", [ledger.path_of("logs/publish.log")])
     with pytest.raises(UserError, match=r"^results/model is corrupt: .* snakemake --force results/model "):
-        ledger.refuse_changed(["results/model"], jobs_of(tmp_path))
+        checked({"names": [""]}, ["results/model"])  # as each job does that publishes
     jobs = jobs_of(tmp_path)
     assert [set(found) for _, found in check_artifacts(jobs, makers(jobs), Path("results"))] == [{"results/model"}]
 

@@ -266,8 +266,7 @@ def test_a_training_shows_its_progress_in_place(columns, tmp_path, monkeypatch):
     head, first, second = next(one for one in stream.getvalue().split(ERASE) if "\x1b[3A" in one).splitlines()[:3]
     assert max(map(len, (head, first, second))) < columns and second.endswith(" tiny 00001500  ")
     assert "01000000  step 123456/1000000  123.4 min left" in first
-    tail = "  loss 5.9734  accuracy 0.095  learning rate 0.003  31,868 tokens/s  MFU 41.3%"
-    assert first.endswith(f"a-run-of-a-sweep 01000000  step 123456/1000000  123.4 min left{tail}") == (columns == 220)
+    assert ("a-run-of-a-sweep" in first and first.endswith("MFU 41.3%")) == (columns == 220)
 
 
 @pytest.mark.parametrize(
