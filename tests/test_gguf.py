@@ -153,8 +153,6 @@ def test_a_byte_level_vocabulary_of_other_words_is_refused(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "tokenizer.json"]
 
 
-# What llama.cpp makes of it
-
 OPEN = """
 import json, sys
 import numpy as np

@@ -153,9 +153,6 @@ def test_likelihoods_that_are_no_numbers_are_refused(jax_backend, preset, tmp_pa
         metrics({"alias": "own", "perplexity,none": float("inf")})
 
 
-# Tasks
-
-
 def written(folder, name="task.yaml", text=TASK):
     (folder / name).write_text(text)
     rows = [
@@ -303,8 +300,6 @@ def test_a_task_that_is_not_pinned_or_not_known_is_named(jax_backend):
     assert tasks._factory._load_full_config(entry)["dataset_kwargs"]["revision"] == "a" * 40
 
 
-# In the workflow
-
 TASKS = {"last-word": {"file": "recipes/tasks/last-word.yaml", "limit": 4, "checkpoints": "all"}}
 CHANGES = {"evaluation.harness": TASKS, "finetune.runs.python.keep_checkpoints": "last"}
 HARNESS, KEPT = "results/evaluation/harness/last-word", "results/finetune/python/checkpoints/00000005"
@@ -335,8 +330,6 @@ def test_compare_says_which_differences_are_real(built):
     assert {row["verdict"] for row in rows} <= {"better", "worse", "cannot tell"} and len(rows) > 3
     built("verify", "--cores", "2")  # tables of text, with empty cells
 
-
-# The harness's own model
 
 REFERENCE = """
 import json, sys

@@ -79,9 +79,9 @@ def server(tmp_path, monkeypatch):
         for name, value in here.items():  # of this process, which has read the environment
             monkeypatch.setattr(constants, name, value)
         monkeypatch.setattr(file_download, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        for name, value in (("HF_ENDPOINT", found.url), ("HF_HUB_CACHE", str(tmp_path / "cache"))):
+        environment = {"HF_ENDPOINT": found.url, "HF_HUB_CACHE": here["HF_HUB_CACHE"], "HF_TOKEN": loopback_hub.TOKEN}
+        for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setenv("HF_TOKEN", loopback_hub.TOKEN)
         yield found
 
 

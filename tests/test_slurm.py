@@ -1,11 +1,8 @@
 """The workflow through a real Slurm on this machine: the same bytes, TPUs held, jobs that come and go."""
 
 import contextlib
-import glob
-import os
 import shutil
 import signal
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +13,7 @@ from snakemake.iocontainers import ResourceList
 from snakemake_executor_plugin_slurm import ExecutorSettings
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
+from test_hosts import signal_all
 from tpulm.config.outline import Outline
 from tpulm.config.reading import SCHEMA, read_config, read_yaml
 from tpulm.core.errors import UserError
@@ -111,31 +109,6 @@ def interrupted(trained, folder, *missing):
 
 SHARDS = [f"results/tfrecords/train/{shard:05d}-of-00004.tfrecord" for shard in range(2)]
 TUNED = "results/finetune/python/checkpoints/00000010"
-
-
-@contextlib.contextmanager
-def paused(log):
-    """Stop the processes that write to a log, and let them go on at the end.
-
-    Not for long: processes that train with them, and miss their heartbeat, give up after 100 seconds.
-    """
-    writers = set()
-    for entry in glob.glob("/proc/[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):  # of a process that has ended meanwhile
-            if os.readlink(entry) == str(log):
-                writers.add(int(Path(entry).parts[2]))
-    assert writers
-
-    def send(number):
-        for process in writers:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, number)
-
-    send(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        send(signal.SIGCONT)
 
 
 # Jobs that end only when they are tried once more. No time limit is under a minute.
@@ -261,7 +234,9 @@ def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, trained, tmp_p
             wait_for(lambda: len(jobs_of(slurm, training, "PENDING")) == 2, process)
             slurm("scancel", "--jobname=blocker")
             wait_for(lambda: log.is_file() and "steps 1 to 100" in log.read_text(), process, every=0.005)
-            running_still.enter_context(paused(log))
+            # Not for long: processes that train together give up when they miss heartbeats for 100 seconds.
+            running_still.callback(signal_all, workflow.folder, signal.SIGCONT)
+            signal_all(workflow.folder, signal.SIGSTOP)
             (first,) = jobs_of(slurm, training, "RUNNING")
             process.kill()
         assert first["TresPerNode"] == "gres:tpu:v5e:8" and first["NumNodes"] == "2"

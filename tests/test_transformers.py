@@ -122,9 +122,6 @@ def check_greedy(preset, length):
         assert answer.strip() == continuation.response
 
 
-# Weights
-
-
 @pytest.mark.unit
 def test_large_weights_are_several_files_with_an_index(tmp_path):
     arrays = {f"w{number}": np.full((10, 10), number, "float32") for number in range(5)}
@@ -167,9 +164,6 @@ def test_what_transformers_has_no_setting_for_is_named(family, changes):
     none += ("vision_encoder", "is_embedding_model", "use_bidirectional_attention")
     with pytest.raises(UserError, match=f"^a {family}Backbone.*{''.join(changes)}"):
         refuse_unknown(f"{family}Backbone", dict.fromkeys(none) | known | changes)
-
-
-# Tokenizers
 
 
 def texts_to_read():
@@ -256,8 +250,6 @@ def test_a_vocabulary_with_other_rules_is_refused(jax_backend, tmp_path):
         with pytest.raises(UserError, match=r"^base\.small\.preset is .*folder, whose tokenizer\.json .* of qwen"):
             load_transformers(tmp_path / "folder", "base.small.preset")
 
-
-# What transformers and PEFT make of it
 
 OPEN = """
 import json, sys
