@@ -396,6 +396,7 @@ def test_mistakes_end_in_one_sentence(project):
         assert said in done.stderr
 
 
+@pytest.mark.long
 def test_mistakes_are_said_before_anything_runs(fresh, tmp_path):
     configured(fresh, {"finetune.runs.python.resources": {"accelerator": "h100:4"}}, "config.yaml")
     said = Project(tmp_path, fresh.folder).run("finetune", code=1)
