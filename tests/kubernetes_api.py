@@ -1,7 +1,6 @@
 """A cluster on loopback: it speaks as much of the Kubernetes API as jobs need, and runs their pods as processes.
 
-Every object that is made is checked against Kubernetes' own schema, and by the rules that the schema cannot say.
-What a job's pods meet is told in advance, by rule.
+Every object that is made is checked against Kubernetes' own schema. What a job's pods meet is told in advance, by rule.
 """
 
 import base64
@@ -14,14 +13,14 @@ import tempfile
 import threading
 from collections import Counter
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
 import kubernetes_validate
+from loopback_bucket import Handler
 
 VERSION = "1.33"
-EXTENDED = ("google.com/tpu", "nvidia.com/gpu")
 WAITING = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "nowhere/image:1"'}
 UNSCHEDULABLE = {
     "type": "PodScheduled",
@@ -54,7 +53,7 @@ class Cluster:
         self.asked, self.answering = threading.Event(), threading.Event()
         self.answering.set()
         self.lock = threading.RLock()
-        handler = type("Handler", (Handler,), {"cluster": self})
+        handler = type("Handler", (ApiHandler,), {"cluster": self})
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
@@ -68,7 +67,6 @@ class Cluster:
             job.end()
 
     def kubeconfig(self) -> str:
-        """Write a kubeconfig for this cluster; return its path."""
         file = self.folder / "kubeconfig"
         server = f"http://127.0.0.1:{self.server.server_port}"
         config = {
@@ -83,25 +81,17 @@ class Cluster:
         return str(file)
 
     def of(self, kind: str) -> list[dict]:
-        """Return every object of a kind that was ever made."""
         return [made for made in self.made if made["kind"] == kind]
 
     def make(self, kind: str, version: str, body: dict) -> dict:
-        """Make an object. Raises Refused."""
         body = {"apiVersion": version, "kind": kind} | {key: value for key, value in body.items() if value is not None}
         try:
             kubernetes_validate.validate(body, VERSION, strict=True)
-            if kind == "Job":
-                check(body["spec"])
-        except (kubernetes_validate.ValidationError, ValueError) as error:
+        except kubernetes_validate.ValidationError as error:
             self.refusals.append(str(error))
             raise Refused(422, str(error)) from None
         name = body["metadata"]["name"]
-        body["metadata"] |= {
-            "namespace": "default",
-            "uid": f"uid-of-{name}",
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-        }
+        body["metadata"] |= {"namespace": "default", "uid": f"uid-of-{name}"}
         self.made.append(body)
         if kind == "Job":
             self.jobs[name] = Job(self, body)
@@ -113,41 +103,20 @@ class Refused(Exception):
     """An answer that is an error."""
 
 
-def check(spec: dict) -> None:
-    """Raise ValueError for a job that Kubernetes refuses though it fits the schema."""
-    pod = spec["template"]["spec"]
-    if pod["restartPolicy"] != "Never":  # or OnFailure, but not with podFailurePolicy
-        raise ValueError("restartPolicy of a job's pods is Never")
-    if "successPolicy" in spec and spec.get("completionMode") != "Indexed":
-        raise ValueError("successPolicy wants completionMode Indexed")
-    resources = pod["containers"][0]["resources"]
-    for name in EXTENDED:
-        limit, request = (resources.get(amounts, {}).get(name) for amounts in ("limits", "requests"))
-        if limit != request:
-            raise ValueError(f"{name}: limit must be set and equal to the request")
-    volumes = [volume["name"] for volume in pod["volumes"]]
-    if sorted(volumes) != sorted({mount["name"] for mount in pod["containers"][0]["volumeMounts"]}):
-        raise ValueError("volumes and their mounts differ")
-
-
 class Job:
-    """A job, and its pods."""
-
     def __init__(self, cluster: Cluster, body: dict):
         self.cluster, self.body = cluster, body
         self.name, spec = body["metadata"]["name"], body["spec"]
         self.command = spec["template"]["spec"]["containers"][0]["args"]
         self.rule = re.search(r"--allowed-rules (\w+)", self.command[1])[1]
         self.pods: list[Pod] = []
-        self.succeeded = False
         self.hosts = spec.get("completions", 1)
         for index in range(self.hosts):
             self.start(index)
 
     def start(self, index: int) -> None:
         fates = self.cluster.fates.get(self.rule, ["run"])
-        fate = fates.pop(0) if len(fates) > 1 else fates[0]
-        self.pods.append(Pod(self, index, fate))
+        self.pods.append(Pod(self, index, fates.pop(0) if len(fates) > 1 else fates[0]))
 
     def end(self) -> None:
         for pod in self.pods:
@@ -155,24 +124,18 @@ class Job:
 
     def status(self) -> dict:
         """Return the job's status, having done what a job's controller does."""
-        fates = [pod.phase() for pod in self.pods]
-        policy = self.body["spec"].get("podFailurePolicy")
-        for pod, phase in zip(list(self.pods), fates, strict=True):
-            if phase == "Failed" and pod.fate == "preempted" and policy and not pod.replaced:
+        for pod in list(self.pods):
+            if pod.fate == "preempted" and "podFailurePolicy" in self.body["spec"] and not pod.replaced:
                 pod.replaced = True
                 self.start(pod.index)
-        if self.succeeded:  # and the pods that were left over have ended
-            return {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
-        failed = [pod for pod in self.pods if pod.phase() == "Failed" and not pod.replaced]
-        if failed:
-            self.end()
-            return {"failed": 1, "conditions": [{"type": "Failed", "status": "True"}]}
         succeeded = {str(pod.index) for pod in self.pods if pod.phase() == "Succeeded"}
         enough = [rule["succeededIndexes"] for rule in self.body["spec"].get("successPolicy", {}).get("rules", [])]
         if len(succeeded) == self.hosts or succeeded & set(enough):
-            self.succeeded = True
-            self.end()
+            self.end()  # of the pods that are left over
             return {"succeeded": 1, "conditions": [{"type": "SuccessCriteriaMet", "status": "True"}]}
+        if any(pod.phase() == "Failed" and not pod.replaced for pod in self.pods):
+            self.end()
+            return {"failed": 1, "conditions": [{"type": "Failed", "status": "True"}]}
         return {"active": 1}
 
 
@@ -182,14 +145,10 @@ class Pod:
     def __init__(self, job: Job, index: int, fate: str):
         self.job, self.index, self.fate, self.replaced = job, index, fate, False
         self.name = f"{job.name}-{index}-{len(job.pods):05d}"
-        self.process = None
+        self.process = self.run() if fate == "run" else None
         self.created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self.output = job.cluster.folder / f"{self.name}.log"
-        self.output.touch()
-        if fate == "run":
-            self.run()
 
-    def run(self) -> None:
+    def run(self) -> subprocess.Popen:
         spec = self.job.body["spec"]["template"]["spec"]
         container, volume = spec["containers"][0], spec["volumes"][0]
         mount = container["volumeMounts"][0]
@@ -208,8 +167,9 @@ class Pod:
             environment[variable["name"]] = base64.b64decode(secret["data"][wanted["key"]]).decode()
         if "completionMode" in self.job.body["spec"]:
             environment["JOB_COMPLETION_INDEX"] = str(self.index)
+        self.output = self.job.cluster.folder / f"{self.name}.log"
         with open(self.output, "w") as log:
-            self.process = subprocess.Popen(
+            return subprocess.Popen(
                 [*container["command"], *container["args"]], cwd=where, env=environment, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
@@ -246,15 +206,11 @@ class Pod:
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
 
 
-class Handler(BaseHTTPRequestHandler):
+class ApiHandler(Handler):
     """The API: https://kubernetes.io/docs/reference/kubernetes-api."""
 
     cluster: Cluster
-    protocol_version = "HTTP/1.1"
     KINDS = {"secrets": ("Secret", "v1"), "services": ("Service", "v1"), "jobs": ("Job", "batch/v1")}
-
-    def log_message(self, *arguments):
-        pass
 
     def answer(self):
         length = int(self.headers.get("Content-Length") or 0)
@@ -310,10 +266,8 @@ class Handler(BaseHTTPRequestHandler):
             return {"apiVersion": "batch/v1", "kind": "JobList", "metadata": {}, "items": chosen}
         pods = [pod for job in self.cluster.jobs.values() for pod in job.pods]
         if part == "log":
-            if query.get("previous") == ["true"]:
-                raise Refused(400, "previous terminated container not found")
             pod = next(pod for pod in pods if pod.name == name)
-            if pod.phase() == "Pending":
+            if pod.process is None:
                 raise Refused(400, "container is waiting to start")
             return pod.output.read_text()
         chosen = [pod.object() for pod in pods if pod.job.name == selector["job-name"]]

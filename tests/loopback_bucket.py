@@ -1,9 +1,7 @@
 """A bucket on loopback: Google's storage API as gcp-storage-emulator serves it, behind a proxy that is slow and fails.
 
-    python tests/loopback_bucket.py PORT_FILE
-
-serves until it is ended, and writes its port to PORT_FILE. What the proxy does to requests is set, and what it did is
-read, at /-/faults.
+Run as a program, it prints its port, and serves until its standard input ends. What the proxy does to requests is set,
+and what it did is read, at /-/faults.
 """
 
 import contextlib
@@ -22,7 +20,6 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import quote
 
@@ -36,7 +33,6 @@ class Faults:
     """What goes wrong, and how often it did."""
 
     def __init__(self):
-        """Let nothing go wrong."""
         self.lock, self.dice, self.counts = threading.Lock(), random.Random(0), Counter()
         # Share of requests that fail, and that hang; for how many seconds; what they are about.
         self.settings = {"fail": 0.0, "hang": 0.0, "hang_seconds": 5.0, "only": ""}
@@ -61,18 +57,28 @@ class Faults:
             return found
 
 
-class Proxy(BaseHTTPRequestHandler):
-    """Passes requests on to the emulator, but for those that are to fail."""
+class Handler(BaseHTTPRequestHandler):
+    """Serves requests on connections that can break, and says nothing."""
 
     protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+    def reset(self) -> None:
+        """End the connection as one that breaks ends: with a reset."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+        self.connection.close()
+
+
+class Proxy(Handler):
+    """Passes requests on to the emulator, but for those that are to fail."""
+
     faults: Faults
     emulator: int
 
-    def log_message(self, *arguments: object) -> None:
-        """Say nothing."""
-
     def answer(self, status: int, body: bytes, headers: list[tuple[str, str]] = ()) -> None:
-        """Send an answer."""
         self.send_response(status)
         for name, value in headers:
             self.send_header(name, value)
@@ -81,14 +87,7 @@ class Proxy(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def reset(self) -> None:
-        """End the connection as one that breaks ends: with a reset."""
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.close_connection = True
-        self.connection.close()
-
     def body(self) -> bytes:
-        """Return the body of the request."""
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
             parts = iter(lambda: self.rfile.read(int(self.rfile.readline(), 16)), b"")
             return b"".join(part for part in parts if self.rfile.readline() or True)
@@ -99,7 +98,6 @@ class Proxy(BaseHTTPRequestHandler):
         return body
 
     def forward(self, body: bytes) -> tuple[int, bytes, list[tuple[str, str]]]:
-        """Return the emulator's answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.emulator)
         connection.request(self.command, self.path, body, dict(self.headers) | {"Content-Length": str(len(body))})
         answer = connection.getresponse()
@@ -108,7 +106,6 @@ class Proxy(BaseHTTPRequestHandler):
         return answer.status, content, [header for header in answer.getheaders() if header[0].lower() not in OWN]
 
     def handle_any(self) -> None:
-        """Serve a request."""
         try:
             body = self.body()
             if self.path == "/-/faults":
@@ -152,7 +149,7 @@ class Server(ThreadingHTTPServer):
         """Say nothing."""
 
 
-def serve(port_file: Path) -> None:
+def serve() -> None:
     """Serve emulator and proxy until the process that started this one is gone."""
     from gcp_storage_emulator.server import RequestHandler, create_server
 
@@ -165,9 +162,7 @@ def serve(port_file: Path) -> None:
     Proxy.faults, Proxy.emulator = Faults(), emulator._api._httpd.server_address[1]
     proxy = Server(("127.0.0.1", 0), Proxy)
     threading.Thread(target=proxy.serve_forever, daemon=True).start()
-    partial = port_file.with_suffix(".partial")
-    partial.write_text(str(proxy.server_address[1]))
-    partial.rename(port_file)
+    print(proxy.server_address[1], flush=True)
     sys.stdin.read()
     os._exit(0)
 
@@ -176,7 +171,6 @@ class Bucket:
     """A served bucket, from the outside."""
 
     def __init__(self, port: int):
-        """Take the proxy's port."""
         self.url, self.waited = f"http://127.0.0.1:{port}", []
 
     def faults(self, **settings: object) -> Counter:
@@ -190,31 +184,25 @@ class Bucket:
         return {item["name"]: self.get(f"/{BUCKET}/{item['name']}") for item in listed.get("items", [])}
 
     def get(self, path: str) -> bytes:
-        """Return what a GET answers."""
         return urllib.request.urlopen(self.url + path, timeout=600).read()
 
     def put(self, name: str, content: bytes) -> None:
-        """Make an object."""
         request = urllib.request.Request(f"{self.url}/{BUCKET}/{name}", content, method="PUT")
         urllib.request.urlopen(request, timeout=600).read()
 
     def delete(self, name: str) -> None:
-        """Delete an object."""
         request = urllib.request.Request(f"{self.url}/storage/v1/b/{BUCKET}/o/{quote(name, '')}", method="DELETE")
         urllib.request.urlopen(request, timeout=600).read()
 
 
 @contextlib.contextmanager
-def in_place_of_google(folder: Path) -> Iterator[Bucket]:
-    """Serve a bucket where this process, and those that it starts, look for Google's; `folder` takes its port.
-
-    In this process no time passes between attempts; the seconds are in `waited`.
-    """
+def in_place_of_google() -> Iterator[Bucket]:
+    """Serve a bucket where this process and its children look for Google's; here attempts do not wait, see `waited`."""
     import gcsfs.retry
     import pytest
     from tpulm.core import bucket
 
-    with served(folder) as found, pytest.MonkeyPatch.context() as patch:
+    with served() as found, pytest.MonkeyPatch.context() as patch:
 
         async def sleep(seconds: float) -> None:
             found.waited.append(seconds)
@@ -228,20 +216,11 @@ def in_place_of_google(folder: Path) -> Iterator[Bucket]:
 
 
 @contextlib.contextmanager
-def served(folder: Path) -> Iterator[Bucket]:
-    """Serve a bucket in a process of its own."""
-    port_file = folder / "port"
-    process = subprocess.Popen([sys.executable, __file__, str(port_file)], stdin=subprocess.PIPE)
-    try:
-        while not port_file.exists():
-            if process.poll() is not None:
-                raise RuntimeError("the bucket ended before it began")
-            time.sleep(0.05)
-        yield Bucket(int(port_file.read_text()))
-    finally:
-        process.stdin.close()
-        process.wait()
+def served() -> Iterator[Bucket]:
+    command = [sys.executable, __file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Bucket(int(process.stdout.readline()))
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]))
+    serve()

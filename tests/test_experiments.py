@@ -16,13 +16,13 @@ from kills import fingerprints
 from tpulm.config.reading import read_yaml
 from tpulm.core.folder_lock import LOCK
 from tpulm.core.ledger import jobs_of, maker_of, makers, read_from, repair_of, target_of
+from tpulm.release.provenance import provenance
 
 MANIFEST = "results/tfrecords/manifest.json"
 WORDS = "the quick brown fox jumps over a lazy dog while seven wizards box with jugs of liquor".split()
 
 
 def text(seed: int) -> str:
-    """Return 300 documents."""
     return "\n".join(" ".join(WORDS[(seed + row * word) % len(WORDS)] for word in range(3, 30)) for row in range(300))
 
 
@@ -37,13 +37,11 @@ def configure(workflow, name, seed=1, **sections):
 
 
 def run(workflow, name, *arguments, **options):
-    """Run Snakemake in the folder of an experiment."""
     return workflow("-d", f"experiments/{name}", *(arguments or ["tfrecords"]), "--cores", "2", **options)
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """Two experiments that have run."""
     workflow = Workflow(tmp_path_factory.mktemp("both") / "workflow")
     workflow.steady = True
     for seed, name in enumerate(("one", "two"), 1):
@@ -63,7 +61,6 @@ def test_going_back_and_forth_runs_nothing(both):
 
 
 def copy_of_one(workflow, name, *without):
-    """Copy the first experiment, but for what has one of these names."""
     folder = workflow / "experiments" / name
     return shutil.copytree(workflow / "experiments/one", folder, ignore=shutil.ignore_patterns(*without))
 
@@ -118,7 +115,6 @@ def test_cleaning_sees_one_experiment(both):
 
 
 def test_verify_prints_the_command_that_repairs(both):
-    """A flipped bit in a file that only its job's record tells of, and a file that is gone."""
     folder = both / "experiments/one/results"
     before = fingerprints(folder)
     pieces = folder / "tokenizer/special_tokens_map.json"
@@ -194,40 +190,32 @@ def test_runs_of_two_folders_are_compared(trained, tmp_path):
     lines = subprocess.check_output([*tool, "one", "two"], text=True, cwd=tmp_path).splitlines()
     one, other = (next(line for line in lines if f"{name}/mlm/tiny" in line) for name in ("one", "two"))
     assert "1.2345" in other and "1.2345" not in one and max(map(len, lines)) <= 100
-    assert any("bits per byte" in line and "two/base/small" in line for line in lines)
     assert not any(", text " in line for line in lines)
     corpus = json.loads((two / "corpus/corpus.json").read_text())
     corpus["splits"]["test"]["fingerprint"] = "0" * 64
     (two / "corpus/corpus.json").write_text(json.dumps(corpus))
     lines = subprocess.check_output([*tool, "one", "two"], text=True, cwd=tmp_path).splitlines()
-    (other,) = (line for line in lines if line.startswith("bits per byte: corpus") and "two/base/small" in line)
-    assert "corpus test, text 00000000 " in other and any("different texts" in line for line in lines)
+    assert any(", text 00000000 " in line and "two/base/small" in line for line in lines)
     done = subprocess.run([*tool, tmp_path], capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr.startswith(f"error: {tmp_path} has no finished runs")
-
-
-def provenance_of(workflow, name, file):
-    """Return what tools/provenance.py prints of a file of an experiment."""
-    tool = [sys.executable, "tools/provenance.py", "-d", f"experiments/{name}", file]
-    return subprocess.check_output(tool, cwd=workflow.folder, text=True)
+    assert done.returncode == 1 and done.stderr.startswith(f"error: {tmp_path} ")
 
 
 def test_the_past_tells_of_replaced_files(both):
     """Another text in the same folder: files that were made of the first one say so."""
-    copy_of_one(both, "again")
+    folder = copy_of_one(both, "again")
     configure(both, "again", 5)
     run(both, "again", "corpus")
-    told = provenance_of(both, "again", MANIFEST)
+    told = "\n".join(provenance(MANIFEST, folder))
     assert "replaced since by build_corpus corpus/corpus" in told and "own.txt" not in told
 
 
 def test_the_past_survives_touch_and_the_loss_of_what_snakemake_knows(both):
     folder = copy_of_one(both, "touched")
-    told = provenance_of(both, "touched", MANIFEST)
+    told = list(provenance(MANIFEST, folder))
     configure(both, "touched", corpus={"source": "files", "files": ["own.txt"], "held_out": {"validation": 0.2}})
     run(both, "touched", "--touch", "tfrecords")
     shutil.rmtree(folder / ".snakemake")
-    assert provenance_of(both, "touched", MANIFEST) == told
+    assert list(provenance(MANIFEST, folder)) == told
     with open(folder / MANIFEST, "a") as file:
         file.write(" ")
     said = run(both, "touched", "verify", check=False)

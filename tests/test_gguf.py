@@ -27,16 +27,14 @@ CONFIG = {
     "rms_norm_eps": 1e-6, "rope_theta": 1e4, "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0,
 }  # fmt: skip
 LLAMA = CONFIG | {"model_type": "llama"}
-SHAPES = {
-    "model.embed_tokens.weight": (330, 64),
-    "model.layers.0.input_layernorm.weight": (64,),
-    "model.layers.0.self_attn.q_proj.weight": (32, 64),
-    "model.layers.0.self_attn.k_proj.weight": (16, 64),
-    "model.layers.0.self_attn.q_proj.bias": (32,),
-    "model.layers.0.mlp.down_proj.weight": (64, 80),
+TENSORS = {  # their names in GGUF, and shapes
+    "model.embed_tokens.weight": ("token_embd.weight", (330, 64)),
+    "model.layers.0.input_layernorm.weight": ("blk.0.attn_norm.weight", (64,)),
+    "model.layers.0.self_attn.q_proj.weight": ("blk.0.attn_q.weight", (32, 64)),
+    "model.layers.0.self_attn.k_proj.weight": ("blk.0.attn_k.weight", (16, 64)),
+    "model.layers.0.self_attn.q_proj.bias": ("blk.0.attn_q.bias", (32,)),
+    "model.layers.0.mlp.down_proj.weight": ("blk.0.ffn_down.weight", (64, 80)),
 }
-NAMES = ["token_embd.weight", "blk.0.attn_norm.weight", "blk.0.attn_q.weight", "blk.0.attn_k.weight"]
-NAMES += ["blk.0.attn_q.bias", "blk.0.ffn_down.weight"]
 
 
 @pytest.fixture
@@ -48,7 +46,7 @@ def write(vocabulary, tmp_path):
         folder.mkdir(exist_ok=True)
         write_json(folder / "config.json", config)
         write_json(folder / "generation_config.json", {"eos_token_id": ends})
-        arrays = {name: (scale * draw.standard_normal(shape)).astype(dtype) for name, shape in SHAPES.items()}
+        arrays = {name: (scale * draw.standard_normal(shape)).astype(dtype) for name, (_, shape) in TENSORS.items()}
         save_file(arrays, folder / "model.safetensors")
         shutil.copy(vocabulary, folder / "tokenizer.model")
         if template:
@@ -59,9 +57,9 @@ def write(vocabulary, tmp_path):
     return written
 
 
-def values(tensor):
-    """Return what a tensor of a file stands for, float32."""
-    return gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+def values(reader):
+    """Return what the tensors of a file stand for by name, float32."""
+    return {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}
 
 
 def field(reader, key):
@@ -72,9 +70,9 @@ def field(reader, key):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_weights_are_those_of_the_folder(write, dtype):
     arrays, reader = write(CONFIG, dtype=dtype)
-    assert sorted(tensor.name for tensor in reader.tensors) == sorted(NAMES)
-    found = {tensor.name: values(tensor) for tensor in reader.tensors}
-    for name, own in zip(SHAPES, NAMES, strict=True):
+    found = values(reader)
+    assert sorted(found) == sorted(own for own, _ in TENSORS.values())
+    for name, (own, _) in TENSORS.items():
         wanted = arrays[name].astype(np.float32) + ("norm" in own)  # Gemma multiplies by 1 + weight
         np.testing.assert_allclose(found[own], wanted, rtol=1e-3, atol=1e-6)
 
@@ -82,7 +80,7 @@ def test_weights_are_those_of_the_folder(write, dtype):
 @pytest.mark.unit
 def test_heads_of_a_llama_are_rotated_by_pairs(write):
     arrays, reader = write(LLAMA, "q8_0", dtype="float16")
-    found = {tensor.name: values(tensor) for tensor in reader.tensors}
+    found = values(reader)
     for own, heads, name in (("q", 4, "q_proj"), ("k", 2, "k_proj")):
         array = arrays[f"model.layers.0.self_attn.{name}.weight"]
         halves = array.reshape(heads, 2, 4, 64)
@@ -102,10 +100,8 @@ def test_the_vocabulary_has_pieces_special_tokens_and_the_template(write, vocabu
     _, reader = write(CONFIG, template="{{ messages }}", ends=[1, 7])
     pieces = field(reader, "tokenizer.ggml.tokens")
     theirs = open_vocabulary(vocabulary)
-    own = {token: piece.replace("▁", " ") for token, piece in enumerate(map(theirs.piece, range(theirs.size)))
-           if piece in USER_DEFINED}  # fmt: skip
-    assert len(pieces) == 330 and len(own) == len(USER_DEFINED)
-    assert pieces[:328] == [own.get(token, theirs.piece(token)) for token in range(328)]
+    wanted = [piece.replace("▁", " ") if piece in USER_DEFINED else piece for piece in map(theirs.piece, range(328))]
+    assert pieces[:328] == wanted and len(pieces) == 330 and {*map(theirs.piece, range(328))} > {*USER_DEFINED}
     special = {"bos": 2, "eos": 1, "padding": 0, "unknown": 3, "eot": 7}
     assert {name: field(reader, f"tokenizer.ggml.{name}_token_id") for name in special} == special
     assert field(reader, "tokenizer.chat_template") == "{{ messages }}"
@@ -132,7 +128,6 @@ GEMMA2 |= {"final_logit_softcapping": 30.0, "sliding_window": 512, "layer_types"
         (GEMMA2 | {"model_type": "gemma3_text"}, "has attn_logit_softcapping 50.0, .* allowed: None"),
         (LLAMA | {"rope_scaling": {"rope_type": "llama3"}}, "has rope_scaling llama3, .* allowed: linear"),
     ],
-    ids=["type", "scale", "uncapped", "capped", "rope"],
 )
 def test_what_llama_cpp_would_compute_otherwise_is_refused(write, tmp_path, config, said):
     with pytest.raises(UserError, match=said):
@@ -157,8 +152,6 @@ def test_a_byte_level_vocabulary_of_other_words_is_refused(tmp_path):
         write_gguf(tmp_path, tmp_path / "small.gguf", "f16")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "tokenizer.json"]
 
-
-# What llama.cpp makes of it
 
 OPEN = """
 import json, sys

@@ -119,8 +119,6 @@ sys.exit(1)
 
 
 class Folder:
-    """A folder with a workflow in it, a bucket and a cluster."""
-
     def __init__(self, workflow, bucket, cluster):
         self.workflow, self.bucket, self.cluster = workflow, bucket, cluster
 
@@ -142,19 +140,17 @@ class Folder:
             running.stdout.close()
 
     def __call__(self, *arguments, **options):
-        """Run it until it ends."""
         with self.start(*arguments, **options) as running:
             printed, _ = running.communicate()
         return subprocess.CompletedProcess(running.args, running.returncode, printed)
 
     def read(self, name):
-        """Return the text of an artifact in the bucket."""
         return self.bucket.get(f"/bucket/run/results/{name}").decode()
 
 
 @pytest.fixture(scope="module")
-def bucket(tmp_path_factory):
-    with in_place_of_google(tmp_path_factory.mktemp("bucket")) as found:
+def bucket():
+    with in_place_of_google() as found:
         yield found
 
 
@@ -203,7 +199,6 @@ def sent(cluster, rule):
 
 
 def test_a_workflow_runs_in_pods_and_leaves_nothing_behind(finished):
-    """The cluster refuses what Kubernetes' schema forbids, so all that was sent fits it."""
     assert finished.cluster.refusals == [], finished.printed
     assert finished.read("tpu.txt") == "text\ntext\n" and finished.read("gpu.txt") == "2\n"
     made = {f"{made['kind'].lower()}s/{made['metadata']['name']}" for made in finished.cluster.made}
@@ -214,18 +209,15 @@ def test_a_workflow_runs_in_pods_and_leaves_nothing_behind(finished):
     assert "Nothing to be done" in finished("-n", "--gke-shared-volume", "shared").stdout
     # A mistake is said before anything is sent.
     refused = finished("--forceall", "--gke-shared-volume", "x", "--config", "hosts=2")
-    said = re.search(r"error: rule two .*resources\.hosts is 2.*; allowed: 4", refused.stdout)
-    assert refused.returncode == 1 and said and finished.cluster.jobs == {}
+    assert refused.returncode == 1 and "error: rule two " in refused.stdout and finished.cluster.jobs == {}
 
 
 def test_what_a_job_needs_is_asked_for(finished):
-    """A place of any kind without an accelerator, and only what has the TPU or the GPUs with one."""
     _, pod, container = sent(finished.cluster, "plain")
     assert pod["nodeSelector"] == {} and "tolerations" not in pod and "activeDeadlineSeconds" not in pod
     assert container["resources"] == {"requests": {"cpu": "950m", "memory": "4000M", "ephemeral-storage": "4000M"}}
     assert "pip install" not in container["args"][1]  # the image has what its lock says
     _, pod, container = sent(finished.cluster, "gpu")
-    assert pod["nodeSelector"]["cloud.google.com/gke-accelerator"] == "nvidia-h100-80gb"
     assert container["resources"]["limits"] == {GPU: "4"} and container["resources"]["requests"][GPU] == "4"
     assert container["resources"]["requests"]["cpu"] == "1900m"
     spec, pod, container = sent(finished.cluster, "tpu")
@@ -239,19 +231,19 @@ def test_what_a_job_needs_is_asked_for(finished):
     assert pod["activeDeadlineSeconds"] == 90 * 60  # counts from when it has a node
     # What is preempted starts again; everything else that fails is told at once.
     assert spec["podFailurePolicy"]["rules"][0]["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
-    assert spec["backoffLimit"] == 0 and spec["ttlSecondsAfterFinished"] == 24 * 3600
+    assert (spec["backoffLimit"], pod["restartPolicy"]) == (0, "Never")
+    assert spec["ttlSecondsAfterFinished"] == 24 * 3600
 
 
 def test_several_hosts_are_one_job_in_one_folder(finished):
-    """The first pod runs the job, which starts itself on the others through the profile's launcher."""
     spec, pod, container = sent(finished.cluster, "two")
-    name = container["volumeMounts"][0]["subPath"]
+    (mount,) = container["volumeMounts"]
+    name = mount["subPath"]
     assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (4, 4, "Indexed")
     assert container["resources"]["limits"] == {TPU: "4"} and "podFailurePolicy" not in spec
     # A run that has stopped early needs no other hosts: they are never called, and do not keep the job.
     assert spec["successPolicy"]["rules"] == [{"succeededIndexes": "0"}]
-    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "4x4"
-    assert pod["volumes"] == [{"name": "workdir", "persistentVolumeClaim": {"claimName": "shared"}}]
+    assert pod["volumes"] == [{"name": mount["name"], "persistentVolumeClaim": {"claimName": "shared"}}]
     (service,) = finished.cluster.of("Service")
     assert pod["subdomain"] == service["metadata"]["name"] == name
     assert service["spec"] == {"clusterIP": "None", "selector": {"job-name": name}}
@@ -278,7 +270,6 @@ PREEMPTED = {"type": "DisruptionTarget", "status": "True"}
 
 
 def test_what_became_of_pods_is_a_sentence():
-    """Each pod has its own time to find a node: one that takes the place of a preempted one, hours later, too."""
     failed = client.V1Job(status=client.V1JobStatus(conditions=[client.V1JobCondition(type="Failed", status="True")]))
     active = client.V1Job(status=client.V1JobStatus(active=1))
     waiting = client.V1ContainerStateWaiting(**WAITING)
@@ -301,16 +292,12 @@ def test_what_became_of_pods_is_a_sentence():
 
 @pytest.mark.long
 def test_a_failure_ends_in_one_sentence_and_a_preempted_pod_starts_again(workflow, bucket, tmp_path):
-    """A failed job is deleted, and its log kept; so is a job for which no node comes."""
     with Cluster(tmp_path, {"plain": ["preempted", "run"], "gpu": ["node"]}) as cluster:
         run = Folder(workflow, bucket, cluster)
         targets = [f"results/{name}.txt" for name in ("fails", "plain", "gpu")]
         printed = run(*targets, "--keep-going", "--gke-wait-minutes", "0", "--forcerun", "plain", "gpu").stdout
-    for name, sentence in (
-        ("fails", "[finetune x] error: the loss became NaN at step 7."),
-        ("gpu", "no node with 4 nvidia.com/gpu, nvidia-h100-80gb in 0 minutes"),
-    ):
-        (said,) = (line.strip() for line in printed.splitlines() if f"message: {name}: " in line)
+    for name, sentence in (("fails", "the loss became NaN"), ("gpu", "no node with 4 nvidia.com/gpu")):
+        (said,) = (line for line in printed.splitlines() if f"message: {name}: " in line)
         assert sentence in said, printed
     assert "Traceback" not in printed and "message: plain" not in printed and run.read("plain.txt") == "text\n"
     made = {f"jobs/{made['metadata']['name']}" for made in cluster.of("Job")}
@@ -321,10 +308,7 @@ def test_a_failure_ends_in_one_sentence_and_a_preempted_pod_starts_again(workflo
 
 @pytest.mark.long
 def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path, monkeypatch):
-    """None stays here for the code that it has among its inputs, and with that nothing is stale afterwards.
-
-    Only the page is written here; the records of the pods are copied here at the end.
-    """
+    """None stays here for the code that it has among its inputs; only the page is written here."""
     monkeypatch.setattr(Cluster, "image", Path(Workflow.python(steady=True)).parent)
     workflow = Workflow(tmp_path / "workflow")
     workflow.steady = True
@@ -376,15 +360,13 @@ def test_a_mistake_is_said_before_anything_is_sent(workflow, bucket, tmp_path):
 
 @pytest.mark.long
 def test_jobs_of_a_killed_snakemake_keep_the_next_one_out(workflow, bucket, tmp_path):
-    """Pods live on when the Snakemake that sent them is killed."""
     with Cluster(tmp_path, {"plain": ["node"]}) as cluster:
         run = Folder(workflow, bucket, cluster)
         with run.start("results/plain.txt", "--forceall") as first:
             wait_for(lambda: cluster.of("Job"), first)
         done = run("results/plain.txt", "--forceall")
         label = cluster.of("Job")[0]["metadata"]["labels"]["snakemake-results"]
-        assert done.returncode == 1
-        assert f"kubectl delete jobs --namespace default --selector snakemake-results={label}" in done.stdout
+        assert done.returncode == 1 and f"--selector snakemake-results={label}" in done.stdout
         assert len(cluster.of("Job")) == 1 and len([name for name in cluster.deleted if "secrets" in name]) == 1
 
 
@@ -417,5 +399,4 @@ def test_ctrl_c_deletes_what_runs(workflow, bucket, tmp_path):
             running.send_signal(signal.SIGINT)
             printed, _ = running.communicate()
         run = cluster.of("Job")[-1]["metadata"]["labels"]["snakemake-run"]
-        assert "503 Service Unavailable" in printed
         assert f"kubectl delete jobs --namespace default --selector snakemake-run={run}" in printed

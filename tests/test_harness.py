@@ -3,8 +3,9 @@
 import csv
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -54,13 +55,7 @@ metric_list:
 """
 
 
-@dataclass
-class Request:
-    args: tuple
-
-
 def opened(preset, mesh=(1, 1)):
-    """Return the model of a preset as the harness asks it."""
     from tpulm.evaluation.harness_model import KerasLM
     from tpulm.models import causal
     from tpulm.models.building import open_model
@@ -71,12 +66,9 @@ def opened(preset, mesh=(1, 1)):
     return KerasLM(model, distribution, tokenizer.for_transformers(), tokenizer.special, LENGTH)
 
 
-def log_probabilities(lm, ids, length=LENGTH):
-    """Return those of each next token, computed for one row: float64 [tokens, vocabulary].
-
-    length  what the row is filled up to, behind all that its tokens see: each shape is compiled
-    """
-    rows = np.array([[*ids, *[0] * (length - len(ids))]], "int32")
+def log_probabilities(lm, ids):
+    """Return those of each next token, computed for one row, which is filled up: float64 [tokens, vocabulary]."""
+    rows = np.array([[*ids, *[0] * (LENGTH - len(ids))]], "int32")
     logits = np.asarray(lm.model({"token_ids": rows, "padding_mask": np.ones_like(rows)}))[0, : len(ids)]
     logits = logits.astype("float64")
     shifted = logits - logits.max(-1, keepdims=True)
@@ -91,7 +83,7 @@ def directly(lm, context, continuation):
 
 
 def asked(*pairs):
-    return [Request(pair) for pair in pairs]
+    return [SimpleNamespace(args=pair) for pair in pairs]
 
 
 def test_likelihoods_are_those_of_each_row_alone(jax_backend, preset):
@@ -103,9 +95,6 @@ def test_likelihoods_are_those_of_each_row_alone(jax_backend, preset):
         else:
             own = [alone.prefix_token_id], alone.tok_encode(continuation, add_special_tokens=False)
         expected = directly(alone, *own)
-        if (context, continuation) == PAIRS[0]:
-            bare = log_probabilities(alone, own[0], length=len(own[0]))
-            np.testing.assert_allclose(log_probabilities(alone, own[0]), bare, atol=1e-5)
         assert likelihood == pytest.approx(expected[0], abs=1e-4) and greedy == expected[1]
 
 
@@ -122,7 +111,6 @@ def test_long_texts_are_scored_in_windows_that_predict_each_token_once(jax_backe
 
 
 def greedily(lm, ids, new):
-    """Return the likeliest next tokens, one after another."""
     ids = list(ids)
     for _ in range(new):
         ids.append(int(log_probabilities(lm, ids)[-1].argmax()))
@@ -143,7 +131,7 @@ def test_generation_is_greedy_and_ends_where_the_task_says(jax_backend, preset):
     sampled = {"do_sample": True, "temperature": 0.7, "top_k": 5, "until": [], "max_gen_toks": 5}
     again = [lm.generate_until(asked((contexts[0], sampled))) for _ in range(2)]
     assert again[0] == again[1]
-    with pytest.raises(UserError, match="24 tokens, .* 24; allowed: a larger max_length"):
+    with pytest.raises(UserError, match="allowed: a larger max_length"):
         lm.generate_until(asked(("the", {"max_gen_toks": 24})))
 
 
@@ -156,7 +144,6 @@ def test_likelihoods_that_are_no_numbers_are_refused(jax_backend, preset, tmp_pa
     table.assign(np.full(table.shape, np.nan, np.float32))
     written(tmp_path)
     for ask in (
-        lambda: lm.loglikelihood(asked(*PAIRS)),
         lambda: lm.generate_until(asked(("the value", {"until": [], "max_gen_toks": 5}))),
         lambda: scored(lm, tmp_path, limit=2),
     ):
@@ -166,11 +153,7 @@ def test_likelihoods_that_are_no_numbers_are_refused(jax_backend, preset, tmp_pa
         metrics({"alias": "own", "perplexity,none": float("inf")})
 
 
-# Tasks
-
-
 def written(folder, name="task.yaml", text=TASK):
-    """Write a task and its examples into a folder; return it."""
     (folder / name).write_text(text)
     rows = [
         {"context": line, "choices": [" value", " of the list", " name"], "right": number % 3 and 1}
@@ -181,14 +164,12 @@ def written(folder, name="task.yaml", text=TASK):
 
 
 def scored(lm, tmp_path, name="task.yaml", in_training=None, **recipe):
-    """Return the scores and items of a task from a file."""
     from tpulm.evaluation.harness import harness_scores
 
     return harness_scores("own", None, answered(lm, tmp_path, name, **recipe), in_training)
 
 
 def answered(lm, tmp_path, name="task.yaml", **recipe):
-    """Return the results of a task from a file."""
     from tpulm.evaluation.harness import results_of
 
     recipe = {"file": str(tmp_path / name), "examples": None, "limit": None} | recipe
@@ -319,23 +300,19 @@ def test_a_task_that_is_not_pinned_or_not_known_is_named(jax_backend):
     assert tasks._factory._load_full_config(entry)["dataset_kwargs"]["revision"] == "a" * 40
 
 
-# In the workflow
-
 TASKS = {"last-word": {"file": "recipes/tasks/last-word.yaml", "limit": 4, "checkpoints": "all"}}
 CHANGES = {"evaluation.harness": TASKS, "finetune.runs.python.keep_checkpoints": "last"}
 HARNESS, KEPT = "results/evaluation/harness/last-word", "results/finetune/python/checkpoints/00000005"
 
 
 def test_a_checkpoint_is_scored_before_it_is_let_go(built):
-    """Those that are gone are named: tests/test_how_good.py."""
     config, final = configured(built, CHANGES), f"{HARNESS}/finetune/python/scores.json"
     quickly(built, "--cores", "2", final, f"{KEPT}/pruned.json", *config)
     assert not (built / f"{KEPT}/weights.safetensors").exists()
     said, last = read_scores(built / final)
     assert said["model"] == "finetune/python" and {score.in_training_text is None for score in last} == {False}
-    assert sorted((score.metric, score.items, score.step) for score in last) == [
-        ("acc", 4, None), ("perplexity", 4, None),
-    ]  # fmt: skip
+    found = sorted((score.metric, score.items, score.step) for score in last)
+    assert found == [("acc", 4, None), ("perplexity", 4, None)]
     for text in ("corpus", "finetune-text"):
         assert list(json.loads((built / f"{HARNESS}/overlap/{text}.json").read_text())["found"]) == ["last-word"]
     told, at_five = read_scores(built / f"{HARNESS}/finetune/python/00000005/scores.json")
@@ -353,8 +330,6 @@ def test_compare_says_which_differences_are_real(built):
     assert {row["verdict"] for row in rows} <= {"better", "worse", "cannot tell"} and len(rows) > 3
     built("verify", "--cores", "2")  # tables of text, with empty cells
 
-
-# The harness's own model
 
 REFERENCE = """
 import json, sys

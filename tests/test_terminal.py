@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import write_record
+from kills import wait_for
 from snakemake.logging import ColorizingTextHandler, DefaultFilter
 from snakemake_interface_logger_plugins.common import LogEvent
 from tpulm.compat.snakemake import DEFAULT_HANDLER, replace_handler
@@ -18,22 +19,17 @@ from tpulm.workflow import terminal
 from tpulm.workflow.terminal import Terminal
 
 pytestmark = pytest.mark.unit
-METRICS = {
-    "step": 415, "last_step": 750, "loss": 5.9734, "accuracy": 0.095, "learning_rate": 0.003, "tokens": 1,
-    "tokens_per_second": 31868.2, "mfu": 0.413, "seconds_left": 42.0,
-}  # fmt: skip
+METRICS = {"step": 415, "last_step": 750, "loss": 5.9734, "tokens": 1, "tokens_per_second": 31868.2}
+METRICS |= {"accuracy": 0.095, "learning_rate": 0.003, "mfu": 0.413, "seconds_left": 42.0}
 
 
 class Screen(io.StringIO):
-    """A stream that says it is a terminal."""
-
     def isatty(self):
         return True
 
 
 @pytest.fixture(autouse=True)
 def at_a_terminal(monkeypatch):
-    """As that of a terminal, and after the test as before."""
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setenv(IN_PLACE, "")
     monkeypatch.delenv(IN_PLACE)
@@ -41,7 +37,7 @@ def at_a_terminal(monkeypatch):
 
 
 def shows(dryrun=False, stream=None, quiet=None, local=True, dag=None):
-    """Return what takes a record of Snakemake, and the stream on which it is shown."""
+    """Return what takes a record of Snakemake, the stream on which it is shown, and what shows it."""
     stream = io.StringIO() if stream is None else stream
     plain = ColorizingTextHandler(stream=stream)
     plain.addFilter(DefaultFilter(set(), False, False, dryrun, False))
@@ -62,6 +58,10 @@ def start(take, jobid, rule="write_shard", wildcards=None, reason="Missing outpu
     take(LogEvent.JOB_INFO, f"Rule: {rule}", **said)
 
 
+ENDED = "WorkflowError:\nAt least one job did not complete successfully."
+EXITS = "CalledProcessError in file rules/x.smk:\nCommand 'python x.py' "
+
+
 def fail(take, jobid, log, message=None, **aux):
     said = {"jobid": jobid, "rule_name": "write_shard", "rule_msg": message, "log": [str(log)], "aux": aux}
     take(LogEvent.JOB_ERROR, "Error in rule", logging.ERROR, **said)
@@ -70,7 +70,7 @@ def fail(take, jobid, log, message=None, **aux):
 def test_a_job_has_a_line_when_it_starts_and_one_when_it_ends():
     take, stream, _ = shows()
     take(LogEvent.WORKFLOW_STARTED, "a page about the machine")
-    take(LogEvent.RUN_INFO, "Job stats: ...", stats={"write_shard": 3, "total": 3})
+    take(LogEvent.RUN_INFO, "Job stats: ...", stats={"total": 3})
     start(take, 7)
     start(take, 6, reason="Updated input files: ; Input files updated by another job: a.txt")
     start(take, 8, reason="Updated input files: a.txt, b.txt; Params have changed since last execution: {a: 1}; {b: 2}")
@@ -88,8 +88,6 @@ def test_a_job_has_a_line_when_it_starts_and_one_when_it_ends():
 
 @dataclass(eq=False)
 class Planned:
-    """A job, as Snakemake has it."""
-
     rule: SimpleNamespace
     log: list[str]
     threads: int = 1
@@ -112,23 +110,22 @@ def test_the_time_that_is_left_is_told_once_it_is_known(tmp_path, monkeypatch):
     tiny = [("train", f"logs/mlm/tiny-128/{step:08d}.log") for step in (750, 1500)]
     for number, log in enumerate((tiny[0][1], "logs/mlm/tiny-1024/00000750.log")):
         write_record(tmp_path, log, "train", 1000.0, 1600.0 + 9000 * number)
-    counted = {"event": LogEvent.RUN_INFO, "message": "Job stats: ...", "stats": {"total": 3}}
 
     def told(*chains, **options):
         take, stream, shown = shows(dag=run_of(*chains), **options)
-        take(**counted)
+        take(LogEvent.RUN_INFO, "Job stats: ...", stats={"total": 3})
         shown.pace.estimated_at = 0
         return take, stream, shown
 
-    assert told([*tiny, ("all", "")])[1].getvalue().endswith("jobs to run: 3, about 0:20:00 by earlier runs\n")
-    assert told(tiny, tiny)[1].getvalue().endswith(", about 0:20:00 by earlier runs\n")  # two cores, two chains
-    assert told(tiny, local=False)[1].getvalue().endswith("jobs to run: 3\n")  # where jobs wait in a queue
+    assert "about 0:20:00" in told([*tiny, ("all", "")])[1].getvalue()
+    assert "about 0:20:00" in told(tiny, tiny)[1].getvalue()  # two cores, two chains
+    assert "0:20:00" not in told(tiny, local=False)[1].getvalue()  # where jobs wait in a queue
     take, stream, shown = told([*tiny, ("score", "logs/score.log"), ("all", "")])
-    assert stream.getvalue().endswith(", at least 0:20:00 by earlier runs\n")
+    assert "at least 0:20:00" in stream.getvalue()
     start(take, 0, "train", {"run": "tiny-128", "step": "00000750"}, log=[tiny[0][1]])
     shown.running[0] = (*shown.running[0][:2], time.time() - 100)  # it took 100 s
     take(LogEvent.JOB_FINISHED, "Finished jobid: 0", job_id=0)
-    assert stream.getvalue().endswith("  0:01:40  2 left, at least 0:01:40\n")
+    assert stream.getvalue().endswith("at least 0:01:40\n")
     shown.pace.estimated_at = 0
     shown.pace.end(2, ("score", "logs/score.log"), 0.0)
     assert shown.rest() == ", about 0:01:40"
@@ -142,11 +139,9 @@ def test_a_dry_run_has_a_line_for_each_job_and_one_table():
     start(take, 7, reason="Missing output files: a, b; Input files updated by another job: c")
     start(take, 8, rule="all", wildcards={}, reason="Input files updated by another job: c")
     take(LogEvent.RUN_INFO, "THE TABLE", stats={"total": 2})
-    assert stream.getvalue().splitlines() == [
-        "would run  write_shard train 00000  reason: Missing output files: a, ...",
-        "would run  all  reason: Input files updated by another job: c",
-        "THE TABLE",
-    ]
+    first, second, table = stream.getvalue().splitlines()
+    assert "write_shard train 00000" in first and first.endswith("a, ...")
+    assert "all" in second and second.endswith(": c") and table == "THE TABLE"
 
 
 @pytest.mark.parametrize(
@@ -165,21 +160,20 @@ def test_a_job_that_fails_names_its_log_and_shows_what_was_not_said(tmp_path, wr
     take, stream, _ = shows()
     start(take, 7, log=[str(log)])
     fail(take, 7, log, aux and "CANCELLED", **aux)
-    said = "CalledProcessError in file rules/x.smk:\nCommand 'python x.py' returned non-zero exit status 1."
-    take(LogEvent.ERROR, said, logging.ERROR, exception="RuleException")  # in the log file only
+    exited = f"{EXITS} returned non-zero exit status 1."
+    take(LogEvent.ERROR, exited, logging.ERROR, exception="RuleException")  # in the log file only
     _, failed, *rest = (line.strip() for line in stream.getvalue().splitlines())
     assert "FAILED" in failed and "write_shard train 00000" in failed
     external = ["message: CANCELLED", *(f"{name}: {value}" for name, value in aux.items())] if aux else []
     assert rest == [*external, f"log: {log}", *shown]
     take(LogEvent.ERROR, "Exiting because a job execution failed. Look above for error messages", logging.ERROR)
     # What was wrong is said again at the end, if other jobs were shown since.
-    ended = "WorkflowError:\nAt least one job did not complete successfully."
-    take(LogEvent.ERROR, ended, logging.ERROR)
+    take(LogEvent.ERROR, ENDED, logging.ERROR)
     assert [line.strip() for line in stream.getvalue().splitlines()][2:] == rest
     start(take, 8)
-    take(LogEvent.ERROR, ended, logging.ERROR)
-    last = "the disk is full" if "error: " in (written or "") else f"it failed; see {log}."
-    assert stream.getvalue().splitlines()[-1] == f"error: write_shard train 00000: {last}"
+    take(LogEvent.ERROR, ENDED, logging.ERROR)
+    last, why = stream.getvalue().splitlines()[-1], "the disk is full" if "error: " in (written or "") else str(log)
+    assert last.startswith("error: write_shard train 00000: ") and why in last
     assert "Exiting" not in stream.getvalue() and "WorkflowError" not in stream.getvalue()
 
 
@@ -191,9 +185,8 @@ def test_a_job_that_was_stopped_has_not_failed(tmp_path):
     start(take, 7, log=[str(log)])
     fail(take, 7, log, None)
     start(take, 8)
-    take(LogEvent.ERROR, "WorkflowError:\nAt least one job did not complete successfully.", logging.ERROR)
-    lines = stream.getvalue().splitlines()
-    assert "STOPPED  write_shard train 00000" in lines[1] and lines[-1] == f"write_shard train 00000: {said}"
+    take(LogEvent.ERROR, ENDED, logging.ERROR)
+    assert stream.getvalue().splitlines()[-1] == f"write_shard train 00000: {said}"
     assert "FAILED" not in stream.getvalue() and "error" not in stream.getvalue()
 
 
@@ -210,12 +203,11 @@ def test_a_job_that_was_killed_says_so_and_its_last_words(tmp_path, events, kill
     log.parent.mkdir()
     log.write_text("step 1\n")
     for event in events:
-        line = {"event": event.replace("before", "start"), "time": 0 if event == "before" else time.time()}
-        ledger.append(ledger.path_of(log), line | ({"exit": 1} if event == "end" else {}))
+        line = {"event": event.replace("before", "start"), "time": 0 if event == "before" else time.time(), "exit": 1}
+        ledger.append(ledger.path_of(log), line)
     take, stream, _ = shows()
     start(take, 7, log=[str(log)])
-    said = "CalledProcessError in file rules/x.smk:\nCommand 'python x.py' died with <Signals.SIGKILL: 9>."
-    take(LogEvent.ERROR, said, logging.ERROR, exception="RuleException")
+    take(LogEvent.ERROR, f"{EXITS} died with <Signals.SIGKILL: 9>.", logging.ERROR, exception="RuleException")
     fail(take, 7, log)
     shown = stream.getvalue()
     assert "Signals.SIGKILL" in shown and "step 1" in shown and ("memory ran out" in shown) == killed
@@ -223,12 +215,9 @@ def test_a_job_that_was_killed_says_so_and_its_last_words(tmp_path, events, kill
 
 def test_a_message_that_snakemake_repeats_is_shown_once():
     take, stream, _ = shows()
-    for message in ("Will exit after the jobs.", "Will exit after the jobs.", "Another message."):
+    for message in ("a", "a", "b"):
         take(None, message, logging.WARNING)
-    assert [line.strip() for line in stream.getvalue().splitlines()] == [
-        "Will exit after the jobs.",
-        "Another message.",
-    ]
+    assert stream.getvalue().split() == ["a", "b"]
 
 
 def test_jobs_go_on_where_nobody_reads_what_is_shown():
@@ -249,20 +238,17 @@ def test_where_nothing_is_shown_in_place_jobs_that_run_elsewhere_are_told(tmp_pa
         taken(LogEvent.RUN_INFO, "Job stats: ...", stats={"write_shard": 5, "total": 5})
         start(taken, 1, "train_mlm", {"run": "tiny", "step": "00000750"}, log=[str(tmp_path / "00000750.log")])
         start(taken, 2, "plan_training", {"run": "a"})
-    deadline = time.time() + 20
-    while "running" not in stream.getvalue() and time.time() < deadline:
-        time.sleep(0.1)
+    wait_for(lambda: "running" in stream.getvalue())
     first.close()
     last.close()
-    head, train, plan = stream.getvalue().splitlines()[3:6]
-    assert head == "2 running, 5 of 5 left" and plan.strip().endswith("plan_training a")
+    _, train, plan = stream.getvalue().splitlines()[3:6]
+    assert plan.strip().endswith("plan_training a")
     assert "train_mlm tiny 00000750  step 415/750  0.7 min left  loss 5.9734" in train
     assert "running" not in told_here.getvalue() and "\x1b" not in stream.getvalue()
 
 
 @pytest.mark.parametrize("columns", [80, 220])
 def test_a_training_shows_its_progress_in_place(columns, tmp_path, monkeypatch):
-    """With the time that is left also at 80 columns, however long the names and the steps are."""
     monkeypatch.setattr(terminal, "REFRESH", 0.01)
     monkeypatch.setenv("COLUMNS", str(columns))
     log, long = tmp_path / "01000000.log", {"step": 123456, "last_step": 1000000, "seconds_left": 7404.0}
@@ -272,18 +258,15 @@ def test_a_training_shows_its_progress_in_place(columns, tmp_path, monkeypatch):
     take(LogEvent.RUN_INFO, "THE TABLE", stats={"total": 5})
     start(take, 1, "train_mlm_tensorflow", {"run": "a-run-of-a-sweep", "step": "01000000"}, log=[str(log)])
     start(take, 2, "train_mlm_jax", {"run": "tiny", "step": "00001500"}, log=[str(log)])  # not its metrics
-    while "2 running" not in stream.getvalue():
-        time.sleep(0.01)
-    monkeypatch.setenv("LINES", "4")
-    while "2 running, 5 of 5 left\n" not in stream.getvalue().rpartition("\x1b[2A")[0].rpartition(ERASE)[2]:
-        time.sleep(0.01)  # of a terminal with room for one job
+    wait_for(lambda: "2 running" in stream.getvalue())
+    monkeypatch.setenv("LINES", "4")  # of a terminal with room for one job
+    wait_for(lambda: "2 running" in stream.getvalue().rpartition("\x1b[2A")[0].rpartition(ERASE)[2])
     shown.close()
     assert stream.getvalue().endswith(ERASE)
     head, first, second = next(one for one in stream.getvalue().split(ERASE) if "\x1b[3A" in one).splitlines()[:3]
     assert max(map(len, (head, first, second))) < columns and second.endswith(" tiny 00001500  ")
     assert "01000000  step 123456/1000000  123.4 min left" in first
-    tail = "  loss 5.9734  accuracy 0.095  learning rate 0.003  31,868 tokens/s  MFU 41.3%"
-    assert first.endswith(f"a-run-of-a-sweep 01000000  step 123456/1000000  123.4 min left{tail}") == (columns == 220)
+    assert ("a-run-of-a-sweep" in first and first.endswith("MFU 41.3%")) == (columns == 220)
 
 
 @pytest.mark.parametrize(
