@@ -33,9 +33,9 @@ CODE = "def total(items):\n    if not items:\n        return 0\n    return sum(i
 WORDS = "the of value function returns object when list given name and or is module class string".split()
 
 
-def prose(documents, seed=0):
+def prose(documents, seed=0, words=12):
     draw = np.random.default_rng(seed)
-    return [" ".join(draw.choice(WORDS, size=12)) + "." for _ in range(documents)]
+    return [" ".join(draw.choice(WORDS, size=words)) + "." for _ in range(documents)]
 
 
 @pytest.fixture(scope="module")

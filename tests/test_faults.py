@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import random
 import re
 import shlex
 import shutil
@@ -16,20 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 import warm
 from conftest import ROOT, configured, write_yaml
-from kills import flip, flipped, wait_for
+from kills import fingerprints, flip, flipped, half_written, wait_for
 from safetensors.numpy import load_file
+from test_causal import prose
 from tpulm.core.errors import UserError
 from tpulm.records.reader import open_to_train
 from tpulm.specs.artifacts import CHECKPOINT_FILES
 from tpulm.training.checkpoint import save_checkpoint, verified_previous
 from tpulm.training.history import History
-
-
-def prose(lines):
-    """Return lines of made-up words."""
-    dice = random.Random(0)
-    words = ["".join(dice.choices("abcdefghij", k=dice.randint(2, 8))) for _ in range(400)]
-    return [" ".join(dice.choices(words, k=12)) for _ in range(lines)]
 
 
 def configure(workflow, **changes):
@@ -39,16 +32,9 @@ def configure(workflow, **changes):
     workflow.steady = True
 
 
-def files(workflow):
-    """Return every file under results/ with its bytes, but the records of jobs, to which a job that fails appends."""
-    folder = workflow / "results"
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    return {name: path.read_bytes() for name, path in found.items() if not name.startswith("jobs/")}
-
-
 def refusal(workflow, *arguments):
     """Run a command that must fail; return its sentence. What was there stays, nothing is half-written."""
-    before = files(workflow)
+    before = fingerprints(workflow / "results")
     done = workflow(*arguments, check=False)
     assert done.returncode == 1, done.stdout[-3000:]
     assert "Traceback" not in done.stdout, done.stdout[-3000:]
@@ -57,9 +43,8 @@ def refusal(workflow, *arguments):
     ]
     # Where other jobs were shown since, it is said again at the end, after the name of the job.
     assert len(sentences) == 1 or sentences[1].endswith(f": {sentences[0]}"), done.stdout[-3000:]
-    after = files(workflow)
-    assert not [name for name in after if name.endswith(".partial")]
-    assert {name: after.get(name) for name in before} == before
+    after = fingerprints(workflow / "results")
+    assert not half_written(workflow) and {name: after.get(name) for name in before} == before
     return sentences[0]
 
 
@@ -68,7 +53,7 @@ def test_texts_that_cannot_be_used(fresh):
     (fresh / "a.txt").write_bytes(b"good\nbad \xff\xfe byte\n")
     configure(fresh, files=["a.txt"])
     assert refusal(fresh, "corpus").startswith("a.txt, line 2, is not UTF-8 text: byte 5 ")
-    assert files(fresh) == {}
+    assert fingerprints(fresh / "results") == {}
     (fresh / "a.jsonl").write_text(json.dumps({"text": "some text"}) + "\n")
     configure(fresh, files=["a.jsonl"], column="body")
     assert refusal(fresh, "corpus", "-n").startswith("a.jsonl, line 1 has no column body ")
@@ -241,7 +226,7 @@ def test_sigterm_ends_a_segment_in_one_sentence(built):
     """And keeps a snapshot, which the next run goes on from; it is no artifact, and not in the way of one."""
     longer = {"seed": 5, "steps": 200_000, "checkpoint_every": 100_000}  # more than it comes to
     configured(built, {f"base.small.{key}": value for key, value in longer.items()}, "config.yaml")
-    before = files(built)
+    before = fingerprints(built / "results")
     log = built / "logs/base/small/00100000.log"
     first = started(built, "results/base/small/history.csv")
     wait_for_words(log, "/100000  ")
@@ -255,8 +240,8 @@ def test_sigterm_ends_a_segment_in_one_sentence(built):
     wait_for_words(log, f"resuming from the snapshot at step {step}\n")
     os.killpg(second.pid, signal.SIGKILL)
     second.wait()
-    after = files(built)
-    assert not [name for name in after if name.endswith(".partial")]
+    after = fingerprints(built / "results")
+    assert not half_written(built)
     kept = [name for name in before if not name.startswith(("base", "tokens", "finetune", "figures"))]
     assert {name: after.get(name) for name in kept} == {name: before[name] for name in kept}
 
@@ -345,7 +330,7 @@ def test_no_permission_to_write(built):
         pytest.skip(f"root, and no namespace here; {ALLOW}")
     configured(built, {"mlm.runs.tiny.seed": 7}, "config.yaml")
     folders = [built / "results", *(path for path in (built / "results").rglob("*") if path.is_dir())]
-    before = files(built)
+    before = fingerprints(built / "results")
     for folder in folders:
         folder.chmod(0o555)
     try:
@@ -358,7 +343,7 @@ def test_no_permission_to_write(built):
             folder.chmod(0o755)
     assert done.returncode == 1 and "Traceback" not in done.stdout, done.stdout
     assert re.search(r"^note: results/ .*Permission denied", done.stdout, re.M)
-    assert files(built) == before
+    assert fingerprints(built / "results") == before
 
 
 def test_weights_are_readable_by_others(trained):

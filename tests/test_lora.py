@@ -8,17 +8,7 @@ import numpy as np
 import pytest
 import test_causal
 from conftest import open_vocabulary
-from test_causal import (
-    RECIPE,
-    SIZES,
-    draw_lora,
-    logits,
-    prose,
-    save_base,
-    train,
-    train_in_segments,
-    trainer_of,
-)
+from test_causal import RECIPE, SIZES, draw_lora, logits, prose, save_base, train, train_in_segments, trainer_of
 from tpulm.core.arrays import save_arrays
 from tpulm.core.errors import UserError
 from tpulm.models import peft as peft_adapter
@@ -223,18 +213,24 @@ def test_two_segments_are_one_run(preset, single, tmp_path, name, changes):
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
 
 
+def tuned_and_merged(preset, folder, **changes):
+    """Return a model with drawn adapters, and the one into whose weights they are merged."""
+    from tpulm.models.adapters import merged
+    from tpulm.training.sharded_arrays import by_path
+
+    model = opened(preset, alpha=6, **changes)
+    draw_lora(model)
+    save_arrays(folder / "best", by_path(model.trainable_variables, [v.value for v in model.trainable_variables]))
+    return model, merged(spec_of(preset, alpha=6, **changes), str(folder / "best"))
+
+
 def test_a_merged_model_gives_the_trainers_logits(jax_backend, preset, tmp_path):
     """The base is int8; tests/test_tuned_only.py has bfloat16."""
     import keras
-    from tpulm.models.adapters import merged
     from tpulm.models.preset_folders import load_preset, save_preset
-    from tpulm.training.sharded_arrays import by_path
 
-    changes = {"targets": EVERYTHING, "alpha": 6, "base_precision": "int8"}
-    model = opened(preset, **changes)
-    draw_lora(model)
-    save_arrays(tmp_path / "best", by_path(model.trainable_variables, [v.value for v in model.trainable_variables]))
-    save_preset(merged(spec_of(preset, **changes), str(tmp_path / "best")), tmp_path / "model")
+    model, merged = tuned_and_merged(preset, tmp_path, targets=EVERYTHING, base_precision="int8")
+    save_preset(merged, tmp_path / "model")
     keras.distribution.set_distribution(None)
     np.testing.assert_allclose(logits(load_preset(tmp_path / "model")), logits(model), atol=1e-4)
 

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import pytest
 import warm
 from conftest import ROOT, configured, copied
+from test_causal import SIZES
+from test_mlm_tensorflow import MASKING
 from tpulm.config.model_sizes import checkpoint_bytes
 from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config
@@ -48,20 +50,15 @@ def plans(folder, *wanted, more=""):
 
 
 def test_the_shipped_configs():
-    """The published tuning, and the same made fast. tests/test_benchmarks.py holds the plans against the programs."""
+    """The published tuning is bound by memory; the same made fast is not."""
     plans = json.loads((ROOT / "benchmarks/results/recipe_plans.json").read_text())
-    names = ("imdb-gemma-7b.yaml", "imdb-gemma-7b-fast.yaml")
-    published, fast = (plans[name]["finetune.runs.imdb"]["v3-8"] for name in names)
-    assert published["total"] == pytest.approx(4.4e9 + 0.46e9, rel=0.05) and fast["total"] < fast["hbm"]
-    assert published["seconds"]["memory"] == pytest.approx(35e-3, rel=0.05)
-    bound_by = [max(plan["seconds"], key=plan["seconds"].get) for plan in (published, fast)]
-    assert bound_by == ["memory", "compute"]
-    # 8.5e9 parameters, four FLOPs each for a token: forward, and back through weights that are not trained.
-    for plan, tokens in ((published, 2 * 128), (fast, 64 * 128)):
+    for name, tokens, bound in (("imdb-gemma-7b", 2 * 128, "memory"), ("imdb-gemma-7b-fast", 64 * 128, "compute")):
+        plan = plans[f"{name}.yaml"]["finetune.runs.imdb"]["v3-8"]
+        assert max(plan["seconds"], key=plan["seconds"].get) == bound and plan["total"] < plan["hbm"]
+        # 8.5e9 parameters, four FLOPs each for a token: forward, and back through weights that are not trained.
         assert plan["model_flops"] == pytest.approx(4 * 8.54e9 * tokens, rel=0.02)
 
 
-MASKING = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
 NARROW = {"mesh": [1, 1], "precision": "mixed_bfloat16", "remat": True}
 SMALL = {
     "model": {
@@ -307,9 +304,7 @@ for stage, recipe in json.loads(sys.argv[1]):
 @compiler
 def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", warm.QUICK["XLA_FLAGS"])  # what is compared is the program before XLA's passes
-    sizes = {"num_layers": 1, "num_query_heads": 8, "num_key_value_heads": 8, "hidden_dim": 32}
-    sizes |= {"intermediate_dim": 64, "head_dim": 4}
-    base = {"model": sizes, "vocab_size": 320}
+    base = {"model": SIZES, "vocab_size": 320}
     common = COMMON | {"batch_size": 8, "sequence_length": 32, "precision": "float32"}
     roberta = {"architecture": "roberta", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     roberta |= {"intermediate_size": 64, "max_position_embeddings": 36, "hidden_dropout_prob": 0.1}
@@ -320,11 +315,7 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
     whole |= {"layout": {".*ffw.*kernel": ["batch", None]}}
     masked = {"model": roberta, "masking": MASKING, "vocabulary": {"size": 320, "pad": 3}, "mesh": [4, 2]}
     masked |= {"optimizer": MUON}
-    runs = [
-        ("base", common | whole),
-        ("finetune", common | lora),
-        ("mlm", common | masked),
-    ]
+    runs = [("base", common | whole), ("finetune", common | lora), ("mlm", common | masked)]
     done = warm.run("tpu", SAME, json.dumps(runs), folder=tmp_path)
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("RESULT")]
     assert [line[1] for line in lines] == [stage for stage, _ in runs]

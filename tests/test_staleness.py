@@ -17,7 +17,7 @@ from functools import cache
 
 import pytest
 from conftest import DELETE, changed, configured, copied, write_record
-from kills import flip
+from kills import fingerprints, flip, half_written
 from tpulm.config.reading import SCHEMA, read_yaml
 from tpulm.core import ledger
 
@@ -178,6 +178,11 @@ def rows_at_once(state, jobs, values):
     return [(named(key), state, None, values, jobs) for key in values]
 
 
+def rows_of_whole(state, place, jobs, value, *keys):
+    """Return a row for each of the keys of a place that has another value as a whole, after which the same jobs run."""
+    return [(f"{named(place)}.{key}", state, place, value, jobs) for key in keys]
+
+
 def named(key):
     """Return the key of the schema for one of the config: NAME stands for a name that the user chooses."""
     return re.sub(r"(^base|\bruns|\bsources|\btasks|\bharness|\bsets|\bprices|\bcompare_with)\.[\w-]+", r"\1.NAME", key)
@@ -277,7 +282,7 @@ def rows_of_messages(state, place, jobs):
     """Yield the rows of conversations."""
     yield from rows_of(state, place, jobs, {"messages": "other"})
     columns = {"system": "rules", "user": "question", "assistant": "answer"}
-    yield from ((named(f"{place}.messages.{role}"), state, f"{place}.messages", columns, jobs) for role in columns)
+    yield from rows_of_whole(state, f"{place}.messages", jobs, columns, *columns)
 
 
 def another(value):
@@ -295,10 +300,9 @@ def rows_of_run(run, jobs, on_jax, jobs_on_jax):
     yield from rows_of("trained", run, "", OTHER_PLACE | {"patience": 1})
     yield from rows_of(on_jax, run, "", {"profile.steps": [2, 4]})
     yield from rows_of("jax", run, jobs_on_jax, OTHER_ADAFACTOR | {"optimizer.name": "lion"})
-    for key in () if run == PYTHON else ("momentum", "adam_lr_ratio"):  # it has LoRA
-        yield f"{named(run)}.optimizer.{key}", "jax", f"{run}.optimizer", OTHER_MUON, jobs_on_jax
-    layout = {".*embeddings": [None, "model"]}
-    yield f"{named(run)}.layout.NAME", "jax", f"{run}.layout", layout, jobs_on_jax
+    keys = () if run == PYTHON else ("momentum", "adam_lr_ratio")  # it has LoRA
+    yield from rows_of_whole("jax", f"{run}.optimizer", jobs_on_jax, OTHER_MUON, *keys)
+    yield from rows_of_whole("jax", f"{run}.layout", jobs_on_jax, {".*embeddings": [None, "model"]}, "NAME")
 
 
 def jobs_of_task(task, *steps, rule="train_task", weights=("pretrained", "random"), model="mlm/tiny"):
@@ -320,10 +324,8 @@ def rows_of_tasks():
     yield from rows_of("tasks", filed, "read_task:filed", other)
     other = OTHER_NUMBERS | {"optimizer.name": "lion", "sequence_length": 24, "batch_size": 8}
     yield from rows_of("tasks", filed, train, other | {"schedule.warmup_steps": 2})
-    for key in ("momentum", "adam_lr_ratio"):
-        yield f"{place}.NAME.optimizer.{key}", "tasks", f"{filed}.optimizer", OTHER_MUON, train
-    cosine = {"shape": "cosine", "warmup_steps": 1}
-    yield f"{place}.NAME.schedule.shape", "tasks", f"{filed}.schedule", cosine, train
+    yield from rows_of_whole("tasks", f"{filed}.optimizer", train, OTHER_MUON, "momentum", "adam_lr_ratio")
+    yield from rows_of_whole("tasks", f"{filed}.schedule", train, {"shape": "cosine", "warmup_steps": 1}, "shape")
     yield from rows_of("tasks", filed, "", OTHER_PLACE | {"models": ["mlm/tiny"], "keep_checkpoints": "all"})
     other = {"schedule.decay_steps": 2, "schedule.final_learning_rate": 0.0001}
     yield from rows_of("tasks", filed, second, other)
@@ -367,10 +369,9 @@ ROWS = [
             "byte_fallback": True, "normalization": "none", "whitespace": "runs",
         },
     ),
-    *(
-        (f"tokenizer.{key}", "trained", "tokenizer",
-         {"vocab_size": 2048, "model": "byte-level-bpe", "pre_tokenizer": "llama3"}, "train_tokenizer")
-        for key in ("model", "pre_tokenizer")
+    *rows_of_whole(
+        "trained", "tokenizer", "train_tokenizer",
+        {"vocab_size": 2048, "model": "byte-level-bpe", "pre_tokenizer": "llama3"}, "model", "pre_tokenizer",
     ),
     *rows_of("schedules", "tokenizer", "fetch_tokenizer:tokenizer", {"pretrained": "some/other", "revision": B}),
     *rows_of(
@@ -516,10 +517,9 @@ ROWS = [
         "trained", "generation", "generate:python",
         {"k": 9, "temperature": 0.7, "max_new_tokens": 64, "samples": 4, "seed": 2},
     ),
-    *(
-        (f"generation.{key}", "trained", "generation",
-         {"sampler": "greedy", "max_length": 64, "samples": 2, "seed": 0}, "generate:python")
-        for key in ("sampler", "max_length")
+    *rows_of_whole(
+        "trained", "generation", "generate:python",
+        {"sampler": "greedy", "max_length": 64, "samples": 2, "seed": 0}, "sampler", "max_length",
     ),
     *rows_of("trained", "generation", "", {"p": 0.8}),  # top_k does not read it
     *rows_of("more", "evaluation.harness.own", "read_harness_task:own", {"file": "text/other.yaml"}),
@@ -777,16 +777,6 @@ def test_a_changed_key_reruns_just_what_it_decides(in_state, state):
                 assert {*after(workflow, [row])} == texts[row[4]], row[0]
 
 
-def append(path, text):
-    with open(path, "a") as file:
-        file.write(text)
-
-
-def contents(folder):
-    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and "jobs" not in path.parts)
-    return {path: path.read_bytes() for path in paths}
-
-
 TRAIN_SHARD = "results/tfrecords/train/00001-of-00004.tfrecord"
 
 
@@ -794,7 +784,7 @@ def test_deleted_shards_are_written_again_with_the_same_bytes(built):
     """Also after a kill in the job of one; nothing is trained again."""
     folders = [built / "results/tfrecords/train", built / f"results/{CORPUS_SET}"]
     counts = (folders[1] / "token_counts.npy").read_bytes()
-    before = [contents(folder) for folder in folders]
+    before = [fingerprints(folder) for folder in folders]
     (built / TRAIN_SHARD).unlink()
     assert listed(built) == set()  # every model is there: nothing needs it
     assert listed(built, "tfrecords") == {
@@ -814,7 +804,7 @@ def test_deleted_shards_are_written_again_with_the_same_bytes(built):
         shutil.rmtree(folder)
     built("tfrecords")
     (folders[1] / "token_counts.npy").write_bytes(counts)  # no records
-    assert [contents(folder) for folder in folders] == before
+    assert [fingerprints(folder) for folder in folders] == before
     assert "Nothing to be done" in built("-n").stdout
 
 
@@ -867,7 +857,7 @@ def test_a_shard_with_other_bytes_reruns_nothing_and_is_reported(built):
 def test_a_line_added_to_one_text_file(in_state, tmp_path):
     """It is the validation split of the corpus, and one of several files of the finetuning text."""
     graph, workflow = in_state("jax").graph, copied(in_state("jax"), tmp_path)
-    append(workflow / "text/b.txt", "one more line\n")
+    edit(workflow, "text/b.txt", "", "one more line\n")
     parts = "read_part:corpus,00001 read_part:finetune-text,00000"
     assert listed(workflow) == followed(graph, parts)
 
@@ -879,7 +869,7 @@ def test_the_page_is_written_again_when_what_it_tells_has_changed(built):
     assert all(key in runs["write_report"] for key in ("title was ", "cpu_watts was ", "prices")), runs
     style = built / "report/page/page.css"
     before = style.read_text()
-    append(style, "/* edited */\n")
+    style.write_text(f"{before}/* edited */\n")
     assert "would run  write_report" in built("-n").stdout
     style.write_text(before)
     (built / "results/finetune/python/generations.json").unlink()
@@ -1008,12 +998,12 @@ def test_clean_lists_and_deletes_what_no_run_needs(built):
     for place in ("finetune/python/00000005", "harness/asked/finetune/python/00000005", "tasks/own/mlm/tiny/00000010"):
         (results / "evaluation" / place).mkdir(parents=True)
         (results / "evaluation" / place / "scores.json").write_text("{}")
-    before = contents(results)
+    before = fingerprints(results)
     said = built("clean").stdout
     assert re.search(r"results/mlm/old/model/ .*model\.safetensors.* 2\.0 MB", said)
     assert re.search(r"results/tfrecords/train/ .*\.00000-of-00004\.tfrecord\.partial", said)
-    assert contents(results) == before
+    assert fingerprints(results) == before and half_written(built)
     built("clean_delete")
-    assert not (results / "mlm/old").exists()
-    assert len(contents(results)) == len(before) - 2
+    assert not (results / "mlm/old").exists() and not half_written(built)
+    assert before.keys() - fingerprints(results).keys() == {"mlm/old/model/model.safetensors"}
     assert "Nothing to be done" in built("-n").stdout
