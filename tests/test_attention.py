@@ -89,7 +89,6 @@ CASES = [
 
 
 def test_splash_attention_is_attention():
-    """Values, and gradients of queries, keys and values."""
     found = compared("splash", *CASES)
     for case, errors in zip(CASES, found, strict=True):
         assert max(errors) < {"float32": 1e-5, "bfloat16": 2e-2}[case[0]], case

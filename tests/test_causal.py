@@ -88,7 +88,6 @@ def records_of(vocabulary, folder, texts, packing, length=16, responses=None):
 
 @pytest.fixture(scope="module")
 def packed(vocabulary, tmp_path_factory):
-    """Records of documents end to end."""
     return records_of(vocabulary, tmp_path_factory.mktemp("packed"), prose(30) + prose(30, 1), "concat")
 
 
@@ -131,7 +130,6 @@ LORA = {"method": "lora", "rank": 2}
 
 
 def tuner(preset, mesh=(1, 8), **changes):
-    """Return the trainer of a run that tunes a preset."""
     return trainer_of("finetune", base={"preset": preset}, mesh=mesh, **LORA | changes)
 
 
@@ -142,7 +140,6 @@ def tuned(preset, mesh=(1, 8)):
 
 
 def base_trainer(mesh, sizes=SIZES, **changes):
-    """Return the trainer of a base model from scratch."""
     return trainer_of("base", model=sizes, vocab_size=330, mesh=mesh, **changes)
 
 
@@ -275,20 +272,8 @@ def test_bfloat16_is_for_lora(jax_backend, preset, single):
         before = {name: np.array(array) for name, array in trainer.weights().items()}
         train(trainer, single, 0, 2)
         assert any((before[name] != array).any() for name, array in trainer.weights().items())
-        with pytest.raises(UserError, match=r"^the\.run\.precision is bfloat16"):
-            tuner(preset, method="full", precision="bfloat16")
     finally:
         jax_backend.set_precision("float32")
-
-
-def test_it_learns(jax_backend, packed):
-    trainer = base_trainer((1, 1))
-    before = evaluate(trainer, packed)
-    losses = train(trainer, packed, 0, 40)
-    after = evaluate(trainer, packed)
-    assert trainer.step._cache_size() == 1  # compiled once, also for what a step on one device returns
-    assert before["predictions"] == after["predictions"] == 16 * len(packed)
-    assert after["loss"] < before["loss"] - 1 and losses[-1] < losses[0] - 1 and after["accuracy"] > before["accuracy"]
 
 
 def test_a_mesh_of_eight_computes_what_one_device_does(jax_backend, vocabulary, tmp_path):
@@ -299,6 +284,7 @@ def test_a_mesh_of_eight_computes_what_one_device_does(jax_backend, vocabulary, 
         trainer = base_trainer(mesh, packing="segments", **changes)
         losses.append(train(trainer, records, 0, 3))
         evaluations.append(evaluate(trainer, records))
+        assert trainer.step._cache_size() == 1  # compiled once, also for what a step on one device returns
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
     assert evaluations[1] == pytest.approx(evaluations[0], rel=1e-4)
     [every] = causal_batches.held_out_batches(records, {"batch_size": len(records), "microbatches": 1})
@@ -409,8 +395,7 @@ def test_partitioning_follows_the_layout_map(preset):
     model, distribution = tuned(preset)
     rows = {row["path"]: row for row in sharding.partitioning(model, distribution)}
     query = rows["decoder_block_0/attention/query/kernel"]
-    assert query["spec"] == ["model", "batch", None] and query["shape"] == [8, 32, 4]
-    assert query["bytes_per_device"] == 4 * 32 * 4 and query["rule"].startswith("decoder_block")
+    assert query["rule"].startswith("decoder_block") and query["shape"] == [8, 32, 4]
     assert not query["trainable"] and rows["decoder_block_0/attention/query/lora_kernel_a"]["trainable"]
     assert rows["final_normalization/scale"]["rule"] is None
     # 330 pieces cannot be divided by eight.
@@ -453,7 +438,6 @@ def test_preset_loads_and_repeats(preset, vocabulary, tmp_path):
     keras.distribution.set_distribution(None)
     model = load_preset(preset)
     assert type(model).__name__ == "GemmaCausalLM"
-    assert model.preprocessor.tokenizer(CODE)[-1] == open_vocabulary(vocabulary).encode([CODE])[0][-1]
     by_keras, ours = model.preprocessor.tokenizer, open_vocabulary(preset)
     assert [list(map(int, by_keras(text))) for text in (CODE, "the")] == ours.encode([CODE, "the"])
     special = {"bos": by_keras.start_token_id, "eos": by_keras.end_token_id, "pad": by_keras.pad_token_id}

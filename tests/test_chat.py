@@ -55,9 +55,7 @@ def test_the_turns_of_gemma():
 
 
 def test_templates_with_and_without_marks():
-    turns = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi\nyou<|im_end|>\n<|im_start|>assistant\n"
     text, answers = said(template(CHATML), TALK)
-    assert text.startswith(turns) and text.endswith("assistant\n4<|im_end|>")
     assert answers == ["Hello \u00e9<|im_end|>\n", "4<|im_end|>"]
     body = "{{ message['content'] }}<|im_end|>\n"
     turn = "{% generation %}{{ message['content'] }}<|im_end|>{% endgeneration %}{{ '\\n' }}"

@@ -124,7 +124,6 @@ def said(demo, model, prompt, **settings):
 
 
 def text_of(lines):
-    """Return the text that was generated."""
     return "".join(line.get("text", "") + line.get("rest", "") for line in lines)
 
 

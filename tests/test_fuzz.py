@@ -21,6 +21,7 @@ from test_corpus import parquet, write
 from test_external_records import EXPECTED, WHOLE, records
 from test_masked_folders import tiny_folder
 from tpulm.core.errors import UserError
+from tpulm.core.files import write_json
 from tpulm.core.foreign_folders import check_preset
 from tpulm.corpus.files import read_files
 from tpulm.corpus.rows import ChatTemplate, Form
@@ -60,8 +61,6 @@ HOW_MANY = pytest.mark.parametrize("how_many", [FEW, pytest.param(MANY, marks=py
 
 
 def fuzz(how_many: settings, check: Callable, *strategies: st.SearchStrategy) -> None:
-    """Check examples of strategies."""
-
     @settings(how_many, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.tuples(*strategies))
     def examples(values):
@@ -114,12 +113,6 @@ def check_sentence(error: UserError, named: str) -> None:
     assert len(sentence.splitlines()) == 1 and len(sentence) < 2100, repr(sentence)
     assert not any(unicodedata.category(one) in ("Cc", "Cs") for one in sentence), repr(sentence)
     assert named in sentence
-
-
-def write_json(path: Path, value: object) -> None:
-    """Write JSON, in a folder that need not be there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value))
 
 
 def masked_model(place: Path):

@@ -81,7 +81,6 @@ def train_jax(manifest, folder, steps, devices=1, mesh=(-1, 1), weights=None, me
 
 @pytest.fixture(scope="module")
 def padded(tmp_path_factory):
-    """Records with padding."""
     return records(tmp_path_factory.mktemp("padded"), "pad")
 
 
@@ -184,7 +183,6 @@ np.save(sys.argv[4], predictions(model, batch, training=False).numpy())
 
 
 def test_the_exported_folder_is_the_model(padded, trained_by_both, tmp_path):
-    """What we trained gives the same logits in transformers, within 1e-4."""
     from tpulm.models.tensor_files import save_tensors
     from tpulm.models.transformers_config import model_config
 

@@ -17,7 +17,7 @@ from functools import cache
 
 import pytest
 from conftest import DELETE, changed, configured, copied, write_record
-from kills import fingerprints, flip, half_written
+from kills import fingerprints, flip, half_written, wait_for
 from tpulm.config.reading import SCHEMA, read_yaml
 from tpulm.core import ledger
 
@@ -795,8 +795,7 @@ def test_deleted_shards_are_written_again_with_the_same_bytes(built):
     log = built / "logs/tfrecords/train/00001-of-00004.log"
     log.unlink()
     running = built.start("tfrecords")
-    while not log.exists():
-        assert running.poll() is None
+    wait_for(log.exists, running, every=0.01)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     assert not (built / TRAIN_SHARD).exists() and any((built / ".snakemake/incomplete").iterdir())
