@@ -175,9 +175,6 @@ def logits(model, length=12):
     return np.asarray(function(token_ids))
 
 
-# Vocabulary and tokens
-
-
 def test_a_vocabulary_repeats_keeps_code_and_is_of_the_kind_that_llama_cpp_reads(vocabulary):
     assert sentencepiece_bpe.train_vocabulary(prose(200), 330, "") == vocabulary.read_bytes()
     assert ModelProto.FromString(vocabulary.read_bytes()).trainer_spec.model_type == TrainerSpec.BPE
@@ -214,9 +211,6 @@ def test_held_out_records_are_spread():
     assert causal_batches.held_out_indices(5).tolist() == [0, 1, 2, 3, 4]
     many = causal_batches.held_out_indices(100_000)
     assert len(many) == causal_batches.HELD_OUT_RECORDS and many[0] == 0 and many[-1] == 99_999
-
-
-# Training
 
 
 def train_in_segments(trainer, records, folder, last):
@@ -258,22 +252,26 @@ def test_two_segments_are_one_run_however_a_step_is_worked_through(jax_backend, 
         np.testing.assert_allclose(other.weights()[name], array, atol=2e-4)
 
 
-def test_bfloat16_is_for_lora(jax_backend, preset, single):
+@pytest.fixture
+def precision(jax_backend):
+    """Set the precision of a run; float32 again afterwards."""
+    yield jax_backend.set_precision
+    jax_backend.set_precision("float32")
+
+
+def test_bfloat16_is_for_lora(precision, preset, single):
     from tpulm.models.sampling import Generator
 
-    jax_backend.set_precision("bfloat16")
-    try:
-        trainer = tuner(preset, (1, 1), precision="bfloat16")
-        assert {str(v.dtype) for v in trainer.run.model.trainable_variables} == {"float32"}
-        assert {str(v.dtype) for v in trainer.run.model.non_trainable_variables} == {"bfloat16"}
-        greedy = {"sampler": "greedy", "samples": 1, "max_new_tokens": 4}
-        ((sample,),) = Generator(trainer.run.model, greedy, trainer.run.distribution.num_model_replicas)(["the"])
-        assert sample.text and sample.cut
-        before = {name: np.array(array) for name, array in trainer.weights().items()}
-        train(trainer, single, 0, 2)
-        assert any((before[name] != array).any() for name, array in trainer.weights().items())
-    finally:
-        jax_backend.set_precision("float32")
+    precision("bfloat16")
+    trainer = tuner(preset, (1, 1), precision="bfloat16")
+    assert {str(v.dtype) for v in trainer.run.model.trainable_variables} == {"float32"}
+    assert {str(v.dtype) for v in trainer.run.model.non_trainable_variables} == {"bfloat16"}
+    greedy = {"sampler": "greedy", "samples": 1, "max_new_tokens": 4}
+    ((sample,),) = Generator(trainer.run.model, greedy, trainer.run.distribution.num_model_replicas)(["the"])
+    assert sample.text and sample.cut
+    before = {name: np.array(array) for name, array in trainer.weights().items()}
+    train(trainer, single, 0, 2)
+    assert any((before[name] != array).any() for name, array in trainer.weights().items())
 
 
 def test_a_mesh_of_eight_computes_what_one_device_does(jax_backend, vocabulary, tmp_path):
@@ -386,9 +384,6 @@ def test_a_checkpoint_of_another_model_is_refused(preset, single):
         trainer.load(weights, trainer.optimizer(), "old.safetensors")
 
 
-# Sharding
-
-
 def test_partitioning_follows_the_layout_map(preset):
     from tpulm.models import sharding
 
@@ -424,9 +419,6 @@ def test_meshes(jax_backend):
     for mesh in ([1, 16], [3, -1]):
         with pytest.raises(UserError, match=r"^finetune\.runs\.python\.mesh is \[.* 8 cpu"):
             mesh_shape(mesh, 8, "cpu", "finetune.runs.python.mesh")
-
-
-# Presets
 
 
 def test_preset_loads_and_repeats(preset, vocabulary, tmp_path):
@@ -468,9 +460,6 @@ def test_fetching_says_what_is_wrong(jax_backend, monkeypatch, preset):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", no_network)
     with pytest.raises(UserError, match=r"^base\.x\.preset is hf://google/gemma-2b, .*no route to host\)"):
         locate("hf://google/gemma-2b", "0" * 40, "base.x.preset is hf://google/gemma-2b")
-
-
-# Samples
 
 
 def test_samples_repeat(preset):

@@ -62,7 +62,6 @@ def build_sources(folder, parts, **changes):
 
 
 def read(*files, unit="line", column="text", piece=(0, 1)):
-    """Return the documents of files in one list."""
     form = Form("corpus", {"column": column})
     return [text for batch in read_files(list(map(str, files)), unit, form, piece) for text in batch]
 
@@ -83,7 +82,6 @@ def write(path, data, packed=False):
 
 
 def parquet(**columns):
-    """Return the bytes of a Parquet file."""
     buffer = io.BytesIO()
     pq.write_table(pa.table(columns), buffer)
     return buffer.getvalue()

@@ -233,9 +233,6 @@ def test_a_program_of_several_steps_is_shared_between_them():
     assert nothing["estimated_seconds"] is None and nothing["lower_bound_seconds"] is None
 
 
-# Against measurements
-
-
 CONVOLUTIONS = """
 %product (p0: bf16[2,512,64], p1: bf16[64,256,1]) -> bf16[2,512,256] {
   %p0 = bf16[2,512,64]{2,1,0:T(8,128)(2,1)} parameter(0)

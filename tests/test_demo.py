@@ -128,7 +128,6 @@ def text_of(lines):
 
 
 def probabilities(lines):
-    """Return those of the tokens that were generated."""
     return [line["probability"] for line in lines if "probability" in line]
 
 

@@ -218,7 +218,6 @@ def test_two_workflows_in_one_folder(built):
 
 
 def wait_for_words(log, words):
-    """Wait until a log holds some words."""
     wait_for(lambda: log.is_file() and words in log.read_text())
 
 

@@ -70,7 +70,6 @@ def fuzz(how_many: settings, check: Callable, *strategies: st.SearchStrategy) ->
 
 
 def paths_of(value, path=()):
-    """Yield the path of every value of some JSON."""
     yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
@@ -78,7 +77,6 @@ def paths_of(value, path=()):
 
 
 def changed(content: bytes, change: tuple) -> bytes:
-    """Return the content of a file after a change."""
     how, place, what = change
     at = int(place * len(content))
     if how == "value":

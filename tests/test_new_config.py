@@ -74,11 +74,6 @@ def prose(folder):
     return "a text.txt", {"sample_by": "paragraph", "files": ["a text.txt"]}
 
 
-def lines(folder):
-    (folder / "[1].txt").write_text("\n".join(ENGLISH))
-    return "[1].txt", {"sample_by": "line", "files": ["[[]1].txt"]}
-
-
 def small_files(folder):
     for number in range(250):
         (folder / f"page-{number}.txt").write_text("\n\n".join(ENGLISH[8 * number : 8 * number + 8]))
@@ -86,20 +81,11 @@ def small_files(folder):
 
 
 def json_lines(folder):
-    rows = [{"id": str(number), "content": text, "note": None} for number, text in enumerate(ENGLISH)]
-    (folder / "data").mkdir()
-    for name, some in (("train", rows[200:]), ("test", rows[:200])):
-        (folder / f"data/{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
-    files = {"train": ["data/train.jsonl"], "test": ["data/test.jsonl"]}
-    return "data/*.jsonl", {"column": "content", "files": files}
-
-
-def many_json_lines(folder):
     for number in range(12):
-        some = [json.dumps({"id": "x" * 300, "text": text if number else None}) for text in ENGLISH[number::12]]
+        some = [json.dumps({"id": "x" * 300, "content": text if number else None}) for text in ENGLISH[number::12]]
         (folder / f"train-{number}.jsonl").write_text("\n".join(some))
-    (folder / "test-a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in ENGLISH[::9]))
-    return ".", {"column": "text", "files": {"train": ["./train*.jsonl"], "test": ["./test-a.jsonl"]}}
+    (folder / "test.jsonl").write_text("\n".join(json.dumps({"content": text}) for text in ENGLISH[::9]))
+    return "*.jsonl", {"column": "content", "files": {"train": ["train*.jsonl"], "test": ["test.jsonl"]}}
 
 
 def reviews(folder):
@@ -140,8 +126,8 @@ def links(folder):
 
 
 def japanese(folder):
-    (folder / "ja.txt").write_text("\n".join("".join(JAPANESE[first : first + 4]) for first in range(0, 2000, 4)))
-    return "ja.txt", {"sample_by": "line"}
+    (folder / "[1].txt").write_text("\n".join("".join(JAPANESE[first : first + 4]) for first in range(0, 2000, 4)))
+    return "[1].txt", {"sample_by": "line", "files": ["[[]1].txt"]}
 
 
 def without_ends(folder):
@@ -150,8 +136,7 @@ def without_ends(folder):
     return "a.txt", {"sample_by": "line"}
 
 
-TEXTS = [prose, lines, small_files, json_lines, many_json_lines, reviews, instructions, conversations, mixed_files]
-TEXTS += [links, japanese]
+TEXTS = [prose, small_files, json_lines, reviews, instructions, conversations, mixed_files, links, japanese]
 # What was chosen of some of them.
 NOTES = {
     reviews: 'the text of a row is column: "review"; also possible: column: "title"',
@@ -208,7 +193,7 @@ def test_a_long_text_is_enough_for_larger_models(write, tmp_path):
     out, said = write("a.txt.gz", "--accelerator", "v5e-8")
     assert "roberta-base:" in out and "gemma-small:" in out and "note: " not in said
     assert "found: 1 file, 11.5 MB, about 240,000 documents" in said
-    assert "the models are small because " in write(lines(tmp_path)[0], "--accelerator", "v5e-8")[1]
+    assert "the models are small because " in write(prose(tmp_path)[0], "--accelerator", "v5e-8")[1]
 
 
 def test_a_dataset_of_a_hub(tmp_path):

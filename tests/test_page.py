@@ -65,7 +65,6 @@ def told(folder: Path, recipe: dict = RECIPE) -> str:
 
 
 def scored(results: Path, scores: list[Score], name: str = "mlm/one") -> None:
-    """Write scores of the masked run."""
     path = results / f"evaluation/{name}/scores.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_scores(path, "mlm/one", "masked", scores)

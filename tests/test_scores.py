@@ -204,13 +204,11 @@ def test_pairs_of_blimp_are_read_from_files(tmp_path):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"sentence_good": "a", "sentence_bad": "b", "field": "c"},
-         r"line 1 .*linguistics_term \(evaluation.pairs.sets.mine.phenomenon\)"),
-        ({"sentence_good": "a", "sentence_bad": 3, "linguistics_term": "c"},
-         r"line 1: sentence_bad \(evaluation.pairs.sets.mine\) holds 3"),
+        ({"sentence_good": "a", "sentence_bad": "b", "field": "c"}, "line 1 .*evaluation.pairs.sets.mine.phenomenon"),
+        ({"sentence_good": "a", "sentence_bad": 3, "linguistics_term": "c"}, "line 1: sentence_bad .*sets.mine.* 3"),
         (None, "^evaluation.pairs.sets.mine has no pairs"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_a_set_of_pairs(tmp_path, row, said):
     file = tmp_path / "mine.jsonl"
     file.write_text("" if row is None else json.dumps(row) + "\n")

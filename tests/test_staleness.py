@@ -279,14 +279,12 @@ def rows_of_kinds():
 
 
 def rows_of_messages(state, place, jobs):
-    """Yield the rows of conversations."""
     yield from rows_of(state, place, jobs, {"messages": "other"})
     columns = {"system": "rules", "user": "question", "assistant": "answer"}
     yield from rows_of_whole(state, f"{place}.messages", jobs, columns, *columns)
 
 
 def another(value):
-    """Return another value than a default."""
     if isinstance(value, list):
         return list(map(another, value))
     return not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else round(value / 2, 4)
@@ -306,13 +304,11 @@ def rows_of_run(run, jobs, on_jax, jobs_on_jax):
 
 
 def jobs_of_task(task, *steps, rule="train_task", weights=("pretrained", "random"), model="mlm/tiny"):
-    """Return jobs of a task's chains."""
     chains = (f"evaluation/tasks/{task}/{model}/{start}-rate-0.001-seed-0" for start in weights)
     return " ".join(f"{rule}:{chain},{step:08d}" for chain in chains for step in steps)
 
 
 def rows_of_tasks():
-    """Yield the rows of evaluation.tasks."""
     place = "evaluation.tasks"
     filed, hubbed, moduled = (f"{place}.{task}" for task in TASKS)
     train, second, scored = jobs_of_task("filed", 2), jobs_of_task("filed", 4), "score_task:filed,mlm/tiny"
@@ -608,17 +604,14 @@ def listed(workflow, *arguments):
     return {*jobs(workflow("-n", *arguments).stdout)}
 
 
-SAID = ("input", "output", "wildcards")
-
-
 def described(workflow):
     """Yield what Snakemake says of every job, as if nothing had been made: (job, rule, inputs, outputs, log)."""
     printed = workflow("-n", "--forceall", "--verbose").stdout
     for rule, lines in re.findall(r"^(?:local)?rule (\w+):\n((?:    .*\n)+)", printed, re.M):
         said = dict(line.strip().split(": ", 1) for line in lines.splitlines() if ": " in line)
-        inputs, outputs, wildcards = (said[key].split(", ") if key in said else [] for key in SAID)
-        job = name_of(rule, [wildcard.partition("=")[2] for wildcard in wildcards])
-        yield job, rule, inputs, outputs, said.get("log")
+        parts = defaultdict(list, {key: text.split(", ") for key, text in said.items()})
+        job = name_of(rule, [wildcard.partition("=")[2] for wildcard in parts["wildcards"]])
+        yield job, rule, parts["input"], parts["output"], said.get("log")
 
 
 def graph_of(found):
@@ -837,7 +830,6 @@ def test_a_deleted_shard_is_missed_before_a_segment_reads_it(built):
 
 
 def test_a_deleted_shard_is_missed_where_an_edit_needs_it(built):
-    """What an edit makes stale, no recipe tells."""
     (built / "results/tfrecords/validation/00000-of-00001.tfrecord").unlink()
     edit(built, "scripts/report/plot_training.py", "", "EDITED = 1\n")  # reads no shards
     built("results/figures/training/mlm-tiny.svg")
@@ -962,10 +954,9 @@ def test_where_jobs_run_dates_and_the_folder_make_nothing_stale(built, monkeypat
     (built / "profiles/elsewhere/config.yaml").write_text(profile.read_text() + "default-resources: [mem_mb=1000]\n")
     monkeypatch.setenv("TPU_NAME", "local")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    for folder in ("scripts", "envs", "schemas", "rules", "results", "profiles"):
-        for path in (built / folder).rglob("*"):
-            path.touch()
-    for path in (built / "config.yaml", built / "Snakefile"):
+    folders = ("scripts", "envs", "schemas", "rules", "results", "profiles")
+    dated = [path for folder in folders for path in (built / folder).rglob("*")]
+    for path in (*dated, built / "config.yaml", built / "Snakefile"):
         path.touch()
     built.folder = built.folder.rename(built.folder.with_name("moved"))
     assert listed(built, "--workflow-profile", "profiles/elsewhere") == set()

@@ -29,7 +29,6 @@ TRAINING = {
 
 
 def config_of(tmp_path, task, **sections):
-    """Return the shipped config with one task instead of its own."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(read_yaml(ROOT / "config.yaml") | {"evaluation": {"tasks": {"x": task}}} | sections))
     return read_config([path], {})
