@@ -67,7 +67,6 @@ def read(*files, unit="line", column="text", piece=(0, 1)):
 
 
 def fails(function, *arguments, **options):
-    """Return the sentence with which a call fails."""
     with pytest.raises(UserError) as caught:
         function(*arguments, **options)
     return str(caught.value)

@@ -36,7 +36,6 @@ CAUSAL = {"length": 12, "temperature": 0, "top_p": 1, "seed": 0, "adapter": 1}
 
 
 def ask(address, sent=None, headers=None, method=None):
-    """Return status and text of an answer."""
     request = urllib.request.Request(address, data=sent, headers=headers or {}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=120) as answer:
@@ -315,14 +314,8 @@ def test_messages_are_written_by_the_template(demo):
     assert text_of(said(demo, "base/talks", talk)) == text_of(said(demo, "base/small", text))
     assert said(demo, "base/talks", talk)[0] == said(demo, "base/small", text)[0]
     assert "seconds" in said(demo, "base/talks", [{"role": "user", "content": "\ud800"}])[-1]
-    for messages, wrong in (
-        ([{"role": "robot", "content": "a"}], 'messages[0].role is "robot"; allowed: system, user, assistant'),
-        ([{"role": "user", "content": "a <end> b"}], "messages[0].content has '<end>'"),
-        ([{"role": "user", "content": ["a"]}], "messages[0].content holds list"),
-        (["a"], "messages[0] is not an object"),
-    ):
-        (line,) = said(demo, "base/talks", messages)
-        assert wrong in line["error"]
+    (line,) = said(demo, "base/talks", [{"role": "user", "content": "a <end> b"}])
+    assert "messages[0].content has '<end>'" in line["error"]  # tests/test_chat.py has what else is no conversation
     (line,) = said(demo, "base/small", talk)
     assert line["error"].startswith("this model was trained on no conversations")
 

@@ -69,11 +69,12 @@ def fuzz(how_many: settings, check: Callable, *strategies: st.SearchStrategy) ->
     examples()
 
 
-def paths_of(value, path=()):
-    yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        yield from paths_of(inner, (*path, key))
+def slots(holder):
+    """Yield every place in some JSON: what holds it, and its key or index there."""
+    for key, inner in holder.items() if isinstance(holder, dict) else enumerate(holder):
+        yield holder, key
+        if isinstance(inner, dict | list):
+            yield from slots(inner)
 
 
 def changed(content: bytes, change: tuple) -> bytes:
@@ -96,12 +97,9 @@ def with_value(content: bytes, place: float, value: object) -> bytes:
         root = [json.loads(lines[number])]
     except (ValueError, RecursionError):
         return content
-    paths = list(paths_of(root[0]))
-    *path, last = (0, *paths[int(place * 7919 % 1 * len(paths))])
-    inner = root
-    for key in path:
-        inner = inner[key]
-    inner[last] = value
+    places = list(slots(root))
+    holder, key = places[int(place * 7919 % 1 * len(places))]
+    holder[key] = value
     return b"\n".join([*lines[:number], json.dumps(root[0]).encode(), *lines[number + 1 :]])
 
 

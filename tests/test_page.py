@@ -368,8 +368,6 @@ def test_jobs_are_followed_from_the_files_back_to_the_text(tmp_path, monkeypatch
     assert found["totals"]["thread_seconds"] == 10 + 11 + 1
     assert found["totals"]["watt_hours"] == round((22 * 10 + 11 * 4 * 170) / 3600, 3)
     assert found["totals"]["price"] is None  # of v4-8, none is given
-    priced = jobs.account(["results/c"], RECIPE | {"prices": {"v4-8": 9.0}}, ledger.jobs_of(tmp_path))
-    assert priced["totals"]["price"] == round(11 / 3600 * 9 + 22 / 3600 * 0.5, 6)
 
 
 def test_what_was_interrupted_counts(tmp_path, monkeypatch):

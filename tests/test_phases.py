@@ -166,7 +166,6 @@ SEGMENT = "results/base/small/checkpoints/00000020"
 
 
 def test_a_phase_at_the_end_of_a_run_trains_its_own_segment_only(built):
-    """The short version of the test below."""
     phases = [{"until": 10}, {"until": 20, "sequence_length": 128, "batch_size": 2}]
     option = configured(built, {BASE: phases})
     before = checkpoints(built)

@@ -20,7 +20,6 @@ def score(metric, on, value, width, baselines, group="text", higher=False, items
 
 
 def loss(value, baselines, text="corpus", split="test"):
-    """Return a row of metrics.json."""
     figures = {"loss": value, "accuracy": 0.5, "predictions": 1000}
     return token_scores(text, split, "all", figures, {name: {"loss": own} for name, own in baselines.items()})[0]
 
