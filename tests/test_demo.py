@@ -148,8 +148,7 @@ def test_characters_of_several_tokens_come_whole(demo):
     assert sum(len(line["text"]) for line in made[len(made) // 2 :]) > 0
 
 
-# By keras-hub alone: how its own greedy sampler continues a prompt to a length, and, by a softmax over the logits of
-# the preset, how probable the tokens of a text are.
+# By keras-hub alone: how its greedy sampler continues a prompt, and, by a softmax, how probable tokens of a text are.
 THEIRS = """
 import json, sys
 from tpulm.training import runtime
