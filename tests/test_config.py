@@ -5,7 +5,7 @@ from pathlib import Path
 import conftest
 import jsonschema
 import pytest
-from conftest import DELETE
+from conftest import DELETE, ROOT
 from tpulm.config.reading import complete, read_config, read_yaml, schema
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import SPLITS
@@ -15,7 +15,6 @@ from tpulm.specs.training_step import MOST_HOST_DEVICES
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).parents[1]
 DEFAULT = read_yaml(ROOT / "config.yaml")
 TINY, SMALL, PYTHON, TASK = "mlm.runs.tiny", "base.small", "finetune.runs.python", "evaluation.tasks.modules"
 

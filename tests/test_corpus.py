@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import ROOT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tpulm.core.errors import UserError
@@ -33,7 +34,6 @@ from tpulm.specs.artifacts import SPLITS
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).parents[1]
 FAST = settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 DEFAULTS = {
     "source": "files", "sample_by": "line", "column": "text", "held_out": {"validation": 0.05, "test": 0.05}, "seed": 0,

@@ -1,9 +1,9 @@
 """The time of a step: what of a compiled program is counted, what overlaps, and how it compares with measurements."""
 
 import re
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from tpulm.core.accelerators import topology
 from tpulm.models.attention_cost import call_cost
 from tpulm.planning import estimate
@@ -15,7 +15,6 @@ from tpulm.planning.work import flops, hbm_bytes
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).parents[1]
 USES = ("fitted", "held-out")
 V5E = topology("v5e-8")
 EIGHT = [[x, y, 0] for y in range(4) for x in range(2)]  # chips of v5e:2x4

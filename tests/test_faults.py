@@ -201,9 +201,9 @@ with job(snakemake.log[0], "waits") as say:
 def test_two_workflows_in_one_folder(built):
     (built / "scripts/report/plot_training.py").write_text(WAITS)
     built.steady = False
-    first = started(built, "results/figures/training/mlm-tiny.svg")
+    first, log = started(built, "results/figures/training/mlm-tiny.svg"), built / "logs/figures/training-mlm-tiny.log"
     try:
-        wait_for_words(built / "logs/figures/training-mlm-tiny.log", "at work")
+        wait_for(lambda: log.is_file() and "at work" in log.read_text())
         second = built(check=False)
         assert second.returncode == 1
         assert re.search(r"^error: another snakemake .*\(process \d+, since [\d:]+\)", second.stdout, re.M)
@@ -217,10 +217,6 @@ def test_two_workflows_in_one_folder(built):
         os.killpg(first.pid, signal.SIGKILL)
 
 
-def wait_for_words(log, words):
-    wait_for(lambda: log.is_file() and words in log.read_text())
-
-
 def test_sigterm_ends_a_segment_in_one_sentence(built):
     """And keeps a snapshot, which the next run goes on from; it is no artifact, and not in the way of one."""
     longer = {"seed": 5, "steps": 200_000, "checkpoint_every": 100_000}  # more than it comes to
@@ -228,7 +224,7 @@ def test_sigterm_ends_a_segment_in_one_sentence(built):
     before = fingerprints(built / "results")
     log = built / "logs/base/small/00100000.log"
     first = started(built, "results/base/small/history.csv")
-    wait_for_words(log, "/100000  ")
+    wait_for(lambda: log.is_file() and "/100000  " in log.read_text())
     os.killpg(first.pid, signal.SIGTERM)
     assert first.wait() != 0
     said = (built / "snakemake.out").read_text()
@@ -236,7 +232,7 @@ def test_sigterm_ends_a_segment_in_one_sentence(built):
     assert "Traceback" not in said
     assert "snapshots" not in built("clean").stdout
     second = started(built, "results/base/small/history.csv")
-    wait_for_words(log, f"resuming from the snapshot at step {step}\n")
+    wait_for(lambda: log.is_file() and f"resuming from the snapshot at step {step}\n" in log.read_text())
     os.killpg(second.pid, signal.SIGKILL)
     second.wait()
     after = fingerprints(built / "results")

@@ -212,6 +212,7 @@ OTHER_NUMBERS = {
 OTHER_RUN = OTHER_NUMBERS | {
     "batch_size": 16, "learning_rate": 0.004, "evaluate_every": 5, "schedule.warmup_steps": 4,
 }  # fmt: skip
+OTHER_DECAY = {"schedule.decay_steps": 6, "schedule.final_learning_rate": 1e-4}
 OTHER_ON_JAX = {"microbatches": 2, "determinism": "steps", "remat": True, "steps_per_execution": 5}
 OTHER_PUBLISHED = {
     "source": "here", "last_steps": 5, "train_loss": 1.0, "train_accuracy": 0.5, "validation_loss": 1.0,
@@ -421,7 +422,7 @@ ROWS = [
         },
     ),
     *rows_of("schedules", TINY, MLM, {"schedule.shape": "cosine"}),
-    *rows_of("trained", TINY, MLM_SECOND, {"schedule.decay_steps": 6, "schedule.final_learning_rate": 1e-4}),
+    *rows_of("trained", TINY, MLM_SECOND, OTHER_DECAY),
     *rows_at_once(
         "trained",
         f"{MLM_SECOND} {train('mlm_tensorflow', 30)} {BASE_SECOND} {train('base', 30)} {train('finetune', 15)}",
@@ -463,7 +464,7 @@ ROWS = [
     *rows_of("schedules", SMALL, BASE, {"schedule.shape": "cosine", "host_device_count": 4}),
     *rows_of("schedules", SMALL, f"{VOCABULARY} .spm->.json", {"tokenizer": "byte-level-bpe"}),
     *rows_of("schedules", SMALL, "", {"resources.hosts": 2}),
-    *rows_of("trained", SMALL, BASE_SECOND, {"schedule.decay_steps": 6, "schedule.final_learning_rate": 1e-4}),
+    *rows_of("trained", SMALL, BASE_SECOND, OTHER_DECAY),
     *rows_of(
         "schedules", PYTHON,
         f"{FINETUNE} write_base_tokenizer:given score_ngrams:corpus,base-given score_ngrams:finetune-text,base-given "
@@ -494,9 +495,7 @@ ROWS = [
         {"sequence_length": 32},
     ),
     *rows_of("trained", PYTHON, f"{FINETUNE} {shards('tokens/small/finetune-text/concat-64')}", {"packing": "concat"}),
-    *rows_of(
-        "schedules", PYTHON, FINETUNE_SECOND, {"schedule.decay_steps": 3, "schedule.final_learning_rate": 1e-4}
-    ),
+    *rows_of("schedules", PYTHON, FINETUNE_SECOND, OTHER_DECAY | {"schedule.decay_steps": 3}),
     *rows_of("trained", PYTHON, "", {"resources.hosts": 2}),
     *rows_of("trained", "prompts", "fill_mask:tiny", {"fill_mask": ["A [MASK]."]}),
     *(
