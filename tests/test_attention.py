@@ -174,7 +174,6 @@ print("RESULT" + json.dumps([float(abs(a - b).max() / max(abs(b).max(), least)) 
 """
 SHORT = [("RoBERTa", True), ("Gemma 2", True), ("Mistral", False)]
 TINY = {"num_layers": 1, "num_query_heads": 2, "num_key_value_heads": 1, "hidden_dim": 16, "intermediate_dim": 32}
-# They have no segments.
 LIKE_LLAMA = {
     "Llama 3": ("Llama3Backbone", {}),
     "Mistral": ("MistralBackbone", {"sliding_window": 20}),

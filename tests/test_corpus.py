@@ -45,11 +45,16 @@ TEXTS = ["one \u00e9", "NA", "001", "2020-01-01", "null"]
 
 def build(folder, named, **changes):
     """Write the splits of documents that are given by split; return the texts and the figures of each split."""
-    return build_sources(folder, [(split, [named[split]]) for split in SPLITS if split in named], **changes)[:2]
+    return build_parts(folder, [(split, [named[split]]) for split in SPLITS if split in named], **changes)
+
+
+def build_parts(folder, parts, **changes):
+    """Do what the three jobs do with parts, each a split and batches of documents; return documents and figures."""
+    return build_sources(folder, parts, **changes)[:2]
 
 
 def build_sources(folder, parts, **changes):
-    """Do what the three jobs do with parts, each a split and batches; return documents, figures, those by source."""
+    """Do the same, and return the figures of each source, too."""
     recipe = DEFAULTS | changes | {"key": "corpus", "parts": [split for split, _ in parts]}
     outputs = {split: str(folder / f"{split}.parquet") for split in SPLITS}
     with tempfile.TemporaryDirectory() as place:
@@ -351,9 +356,9 @@ def test_splits_are_the_same_for_any_partition_of_keys_and_parts(tmp_path_factor
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(splits, "PARTITION", 7)
         if any(not texts for texts in expected.values()):
-            assert "empty" in fails(build_sources, folder, [(name, [texts]) for name, texts in parts], **changes)
+            assert "empty" in fails(build_parts, folder, [(name, [texts]) for name, texts in parts], **changes)
             return
-        texts, *_ = build_sources(folder, [(name, [texts]) for name, texts in parts], **changes)
+        texts, _ = build_parts(folder, [(name, [texts]) for name, texts in parts], **changes)
     assert texts == expected
 
 
@@ -362,8 +367,8 @@ def test_weights_repeat_and_thin_out_training_documents_only(tmp_path):
     parts = [("train", [[f"{name} {number}" for number in range(400)]]) for name in names]
     parts.append(("validation", [["a 0", "b 0", "d x"]]))
     weights = {"sources": [*names, "d"], "weights": names}
-    plain, *_ = build_sources(tmp_path, parts)
-    texts, figures, _ = build_sources(tmp_path, parts, **weights)
+    plain, _ = build_parts(tmp_path, parts)
+    texts, figures = build_parts(tmp_path, parts, **weights)
     assert texts | {"train": []} == plain | {"train": []}
     times = Counter(texts["train"])
     of = {name: [times[text] for text in plain["train"] if text.startswith(name)] for name in names}
@@ -372,9 +377,9 @@ def test_weights_repeat_and_thin_out_training_documents_only(tmp_path):
     # Once all, in their order; then those that are taken twice.
     second = [text for text in plain["train"] if times[text] == 2]
     assert texts["train"] == [text for text in plain["train"] if times[text]] + second
-    more, *_ = build_sources(tmp_path, parts, sources=weights["sources"], weights=names | {"b": 0.5})
+    more, _ = build_parts(tmp_path, parts, sources=weights["sources"], weights=names | {"b": 0.5})
     assert {text for text in texts["train"] if text[0] == "b"} < {text for text in more["train"] if text[0] == "b"}
-    other, *_ = build_sources(tmp_path, parts, seed=1, **weights)
+    other, _ = build_parts(tmp_path, parts, seed=1, **weights)
     assert set(other["train"]) != set(texts["train"])
     assert figures["train"]["documents"] == len(texts["train"])
 

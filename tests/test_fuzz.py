@@ -111,8 +111,10 @@ def check_sentence(error: UserError, named: str) -> None:
     assert named in sentence
 
 
+# Each of these returns a sound folder, and what opens it as a job does, which writes to another folder.
+
+
 def masked_model(place: Path):
-    """Return a folder of transformers, and what opens it as the rule does."""
     folder = tiny_folder(place)
 
     def read(out: Path) -> None:
@@ -128,7 +130,6 @@ def masked_model(place: Path):
 
 
 def tokenizer(place: Path):
-    """Return a folder with a tokenizer, and what reads it."""
     folder = tiny_folder(place)
     for name in ("model.safetensors", "config.json"):
         (folder / name).unlink()
@@ -136,7 +137,6 @@ def tokenizer(place: Path):
 
 
 def preset(place: Path):
-    """Return the folder of a preset of keras-hub, and what looks into it."""
     folder = place / "preset"
     described = {"module": "keras_hub.src.models.gemma", "class_name": "GemmaBackbone", "registered_name": "a>b"}
     described["config"] = {"dtype": {"module": "keras", "class_name": "DTypePolicy"}}
@@ -149,7 +149,6 @@ def preset(place: Path):
 
 
 def shard(place: Path):
-    """Return a folder with TFRecords, and what takes and reads them."""
     source = place / "x is a.tfrecord/a.tfrecord"
     source.parent.mkdir()
     source.write_bytes(records(WHOLE, WHOLE, WHOLE))
@@ -167,7 +166,6 @@ def shard(place: Path):
 
 
 def texts(place: Path):
-    """Return a folder with rows in every format, and what reads them."""
     rows = [{"q": "Who?", "n": 1, "talk": TALK}, {"q": "é\r\nb", "n": 2, "talk": TALK}]
     folder = place / "texts"
     folder.mkdir()
