@@ -109,12 +109,10 @@ class Workflow:
         return done
 
     def __truediv__(self, path: str) -> Path:
-        """Return a path in the folder."""
         return self.folder / path
 
 
 def copy_parts(source: Path, folder: Path) -> None:
-    """Copy the parts of the workflow from one folder to another."""
     folder.mkdir(parents=True, exist_ok=True)
     for part in PARTS:
         if (source / part).is_dir():
@@ -293,14 +291,12 @@ def trained(tmp_path_factory, secrets) -> Workflow:
 
 
 def existing(folder: Path) -> Workflow:
-    """Return the workflow that lies in a folder."""
     workflow = Workflow.__new__(Workflow)
     workflow.folder = folder
     return workflow
 
 
 def write_yaml(path: Path, config: dict) -> None:
-    """Write a config."""
     with open(path, "w") as file:
         YAML(typ="safe", pure=True).dump(config, file)
 
@@ -336,7 +332,6 @@ def evaluations_of(config):
 
 
 def chains_of(config):
-    """Return all chains of all tasks of a config."""
     return list(evaluations_of(config).task_runs.values())
 
 

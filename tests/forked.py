@@ -101,7 +101,6 @@ class Process:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill the process, unless it has ended."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -252,7 +251,6 @@ def serve(address: str, process: int, preloaded: str) -> None:
 
 
 def close(descriptors: Iterable[int]) -> None:
-    """Close file descriptors."""
     for descriptor in descriptors:
         os.close(descriptor)
 
@@ -362,7 +360,6 @@ def be(job: dict, descriptors: list[int], program: Callable) -> None:
 
 
 def snakemake(job: dict) -> None:
-    """Run Snakemake."""
     program = Path(sys.executable).with_name("snakemake")
     sys.executable = job["python"]
     sys.argv = [str(program), *job["arguments"]]
@@ -378,7 +375,6 @@ def snakemake(job: dict) -> None:
 
 
 def script(job: dict) -> None:
-    """Run a script of a job of Snakemake's."""
     sys.executable = job["python"]
     (path,) = sys.argv = job["arguments"]
     sys.path[:] = [str(Path(path).parent), *sys.path]

@@ -89,14 +89,12 @@ CASES = [
 
 
 def test_splash_attention_is_attention():
-    """Values, and gradients of queries, keys and values."""
     found = compared("splash", *CASES)
     for case, errors in zip(CASES, found, strict=True):
         assert max(errors) < {"float32": 1e-5, "bfloat16": 2e-2}[case[0]], case
 
 
 def gpu() -> bool:
-    """Return whether JAX has an NVIDIA GPU here."""
     if find_spec("jax_cuda12_plugin") is None and find_spec("jax_cuda13_plugin") is None:
         return False
     asked = "import jax; print('RESULT' + str(int(jax.devices()[0].platform == 'gpu')))"
@@ -176,7 +174,6 @@ print("RESULT" + json.dumps([float(abs(a - b).max() / max(abs(b).max(), least)) 
 """
 SHORT = [("RoBERTa", True), ("Gemma 2", True), ("Mistral", False)]
 TINY = {"num_layers": 1, "num_query_heads": 2, "num_key_value_heads": 1, "hidden_dim": 16, "intermediate_dim": 32}
-# They have no segments.
 LIKE_LLAMA = {
     "Llama 3": ("Llama3Backbone", {}),
     "Mistral": ("MistralBackbone", {"sliding_window": 20}),
@@ -244,10 +241,7 @@ def test_which_run_gets_a_kernel():
     """A kernel, or plain attention, and in brackets what is in the way."""
     found = warm.result(warm.run("jax", CHOICES, json.dumps([case[:4] for case in CHOSEN])))
     for said, (*case, expected) in zip(found, CHOSEN, strict=True):
-        if expected in ("splash", "cudnn"):
-            assert said == expected, case
-        else:
-            assert said.startswith("plain (") and expected in said, case
+        assert said == expected or said.startswith("plain (") and expected in said, case
 
 
 @pytest.mark.unit

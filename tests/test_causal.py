@@ -33,9 +33,9 @@ CODE = "def total(items):\n    if not items:\n        return 0\n    return sum(i
 WORDS = "the of value function returns object when list given name and or is module class string".split()
 
 
-def prose(documents, seed=0):
+def prose(documents, seed=0, words=12):
     draw = np.random.default_rng(seed)
-    return [" ".join(draw.choice(WORDS, size=12)) + "." for _ in range(documents)]
+    return [" ".join(draw.choice(WORDS, size=words)) + "." for _ in range(documents)]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,6 @@ def records_of(vocabulary, folder, texts, packing, length=16, responses=None):
 
 @pytest.fixture(scope="module")
 def packed(vocabulary, tmp_path_factory):
-    """Records of documents end to end."""
     return records_of(vocabulary, tmp_path_factory.mktemp("packed"), prose(30) + prose(30, 1), "concat")
 
 
@@ -131,7 +130,6 @@ LORA = {"method": "lora", "rank": 2}
 
 
 def tuner(preset, mesh=(1, 8), **changes):
-    """Return the trainer of a run that tunes a preset."""
     return trainer_of("finetune", base={"preset": preset}, mesh=mesh, **LORA | changes)
 
 
@@ -142,7 +140,6 @@ def tuned(preset, mesh=(1, 8)):
 
 
 def base_trainer(mesh, sizes=SIZES, **changes):
-    """Return the trainer of a base model from scratch."""
     return trainer_of("base", model=sizes, vocab_size=330, mesh=mesh, **changes)
 
 
@@ -176,9 +173,6 @@ def logits(model, length=12):
     token_ids = np.random.default_rng(1).integers(4, 300, (2, length)).astype("int32")
     function = jax.jit(lambda ids: model({"token_ids": ids, "padding_mask": jax.numpy.ones_like(ids)}))
     return np.asarray(function(token_ids))
-
-
-# Vocabulary and tokens
 
 
 def test_a_vocabulary_repeats_keeps_code_and_is_of_the_kind_that_llama_cpp_reads(vocabulary):
@@ -217,9 +211,6 @@ def test_held_out_records_are_spread():
     assert causal_batches.held_out_indices(5).tolist() == [0, 1, 2, 3, 4]
     many = causal_batches.held_out_indices(100_000)
     assert len(many) == causal_batches.HELD_OUT_RECORDS and many[0] == 0 and many[-1] == 99_999
-
-
-# Training
 
 
 def train_in_segments(trainer, records, folder, last):
@@ -261,34 +252,26 @@ def test_two_segments_are_one_run_however_a_step_is_worked_through(jax_backend, 
         np.testing.assert_allclose(other.weights()[name], array, atol=2e-4)
 
 
-def test_bfloat16_is_for_lora(jax_backend, preset, single):
+@pytest.fixture
+def precision(jax_backend):
+    """Set the precision of a run; float32 again afterwards."""
+    yield jax_backend.set_precision
+    jax_backend.set_precision("float32")
+
+
+def test_bfloat16_is_for_lora(precision, preset, single):
     from tpulm.models.sampling import Generator
 
-    jax_backend.set_precision("bfloat16")
-    try:
-        trainer = tuner(preset, (1, 1), precision="bfloat16")
-        assert {str(v.dtype) for v in trainer.run.model.trainable_variables} == {"float32"}
-        assert {str(v.dtype) for v in trainer.run.model.non_trainable_variables} == {"bfloat16"}
-        greedy = {"sampler": "greedy", "samples": 1, "max_new_tokens": 4}
-        ((sample,),) = Generator(trainer.run.model, greedy, trainer.run.distribution.num_model_replicas)(["the"])
-        assert sample.text and sample.cut
-        before = {name: np.array(array) for name, array in trainer.weights().items()}
-        train(trainer, single, 0, 2)
-        assert any((before[name] != array).any() for name, array in trainer.weights().items())
-        with pytest.raises(UserError, match=r"^the\.run\.precision is bfloat16"):
-            tuner(preset, method="full", precision="bfloat16")
-    finally:
-        jax_backend.set_precision("float32")
-
-
-def test_it_learns(jax_backend, packed):
-    trainer = base_trainer((1, 1))
-    before = evaluate(trainer, packed)
-    losses = train(trainer, packed, 0, 40)
-    after = evaluate(trainer, packed)
-    assert trainer.step._cache_size() == 1  # compiled once, also for what a step on one device returns
-    assert before["predictions"] == after["predictions"] == 16 * len(packed)
-    assert after["loss"] < before["loss"] - 1 and losses[-1] < losses[0] - 1 and after["accuracy"] > before["accuracy"]
+    precision("bfloat16")
+    trainer = tuner(preset, (1, 1), precision="bfloat16")
+    assert {str(v.dtype) for v in trainer.run.model.trainable_variables} == {"float32"}
+    assert {str(v.dtype) for v in trainer.run.model.non_trainable_variables} == {"bfloat16"}
+    greedy = {"sampler": "greedy", "samples": 1, "max_new_tokens": 4}
+    ((sample,),) = Generator(trainer.run.model, greedy, trainer.run.distribution.num_model_replicas)(["the"])
+    assert sample.text and sample.cut
+    before = {name: np.array(array) for name, array in trainer.weights().items()}
+    train(trainer, single, 0, 2)
+    assert any((before[name] != array).any() for name, array in trainer.weights().items())
 
 
 def test_a_mesh_of_eight_computes_what_one_device_does(jax_backend, vocabulary, tmp_path):
@@ -299,6 +282,7 @@ def test_a_mesh_of_eight_computes_what_one_device_does(jax_backend, vocabulary, 
         trainer = base_trainer(mesh, packing="segments", **changes)
         losses.append(train(trainer, records, 0, 3))
         evaluations.append(evaluate(trainer, records))
+        assert trainer.step._cache_size() == 1  # compiled once, also for what a step on one device returns
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
     assert evaluations[1] == pytest.approx(evaluations[0], rel=1e-4)
     [every] = causal_batches.held_out_batches(records, {"batch_size": len(records), "microbatches": 1})
@@ -400,17 +384,13 @@ def test_a_checkpoint_of_another_model_is_refused(preset, single):
         trainer.load(weights, trainer.optimizer(), "old.safetensors")
 
 
-# Sharding
-
-
 def test_partitioning_follows_the_layout_map(preset):
     from tpulm.models import sharding
 
     model, distribution = tuned(preset)
     rows = {row["path"]: row for row in sharding.partitioning(model, distribution)}
     query = rows["decoder_block_0/attention/query/kernel"]
-    assert query["spec"] == ["model", "batch", None] and query["shape"] == [8, 32, 4]
-    assert query["bytes_per_device"] == 4 * 32 * 4 and query["rule"].startswith("decoder_block")
+    assert query["rule"].startswith("decoder_block") and query["shape"] == [8, 32, 4]
     assert not query["trainable"] and rows["decoder_block_0/attention/query/lora_kernel_a"]["trainable"]
     assert rows["final_normalization/scale"]["rule"] is None
     # 330 pieces cannot be divided by eight.
@@ -441,9 +421,6 @@ def test_meshes(jax_backend):
             mesh_shape(mesh, 8, "cpu", "finetune.runs.python.mesh")
 
 
-# Presets
-
-
 def test_preset_loads_and_repeats(preset, vocabulary, tmp_path):
     import keras
     from tpulm.models.preset_folders import load_preset
@@ -453,7 +430,6 @@ def test_preset_loads_and_repeats(preset, vocabulary, tmp_path):
     keras.distribution.set_distribution(None)
     model = load_preset(preset)
     assert type(model).__name__ == "GemmaCausalLM"
-    assert model.preprocessor.tokenizer(CODE)[-1] == open_vocabulary(vocabulary).encode([CODE])[0][-1]
     by_keras, ours = model.preprocessor.tokenizer, open_vocabulary(preset)
     assert [list(map(int, by_keras(text))) for text in (CODE, "the")] == ours.encode([CODE, "the"])
     special = {"bos": by_keras.start_token_id, "eos": by_keras.end_token_id, "pad": by_keras.pad_token_id}
@@ -484,9 +460,6 @@ def test_fetching_says_what_is_wrong(jax_backend, monkeypatch, preset):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", no_network)
     with pytest.raises(UserError, match=r"^base\.x\.preset is hf://google/gemma-2b, .*no route to host\)"):
         locate("hf://google/gemma-2b", "0" * 40, "base.x.preset is hf://google/gemma-2b")
-
-
-# Samples
 
 
 def test_samples_repeat(preset):

@@ -55,9 +55,7 @@ def test_the_turns_of_gemma():
 
 
 def test_templates_with_and_without_marks():
-    turns = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi\nyou<|im_end|>\n<|im_start|>assistant\n"
     text, answers = said(template(CHATML), TALK)
-    assert text.startswith(turns) and text.endswith("assistant\n4<|im_end|>")
     assert answers == ["Hello \u00e9<|im_end|>\n", "4<|im_end|>"]
     body = "{{ message['content'] }}<|im_end|>\n"
     turn = "{% generation %}{{ message['content'] }}<|im_end|>{% endgeneration %}{{ '\\n' }}"
@@ -118,16 +116,13 @@ def test_transformers_writes_messages_as_they_are_learned(text, tokens, tmp_path
     assert theirs == [tokenizer.special["bos"], *tokenizer.encode([chat.prompt("m", talk)])[0]]
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [
+def test_templates_that_would_write_other_texts_are_not_exported(tmp_path):
+    for text, tokens in (
         (ENDED, {"bos_token": "<bos>", "eos_token": "</s>"}),  # which it writes between turns
         ("{{ messages[9].content }}" + CHATML, OWN),  # of that nothing is known
         ("{{ '<s>' }}" + CHATML, {"bos_token": "<s>", "eos_token": "<eos>"}),  # no variable
-    ],
-)
-def test_templates_that_would_write_other_texts_are_not_exported(text, tokens, tmp_path):
-    assert exported_to(tmp_path, text, tokens)[0] is None
+    ):
+        assert exported_to(tmp_path, text, tokens)[0] is None, text
 
 
 def exported_to(folder, text, tokens):

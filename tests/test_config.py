@@ -5,7 +5,7 @@ from pathlib import Path
 import conftest
 import jsonschema
 import pytest
-from conftest import DELETE
+from conftest import DELETE, ROOT
 from tpulm.config.reading import complete, read_config, read_yaml, schema
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import SPLITS
@@ -15,19 +15,19 @@ from tpulm.specs.training_step import MOST_HOST_DEVICES
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).parents[1]
 DEFAULT = read_yaml(ROOT / "config.yaml")
 TINY, SMALL, PYTHON, TASK = "mlm.runs.tiny", "base.small", "finetune.runs.python", "evaluation.tasks.modules"
 
 
 def changed(**changes):
-    """Return the shipped config with values at dotted paths replaced, added or deleted."""
     return conftest.changed(DEFAULT, changes)
 
 
 JAX = {f"{TINY}.backend": "jax", f"{TINY}.model": {"architecture": "modernbert"}}
 TENSORFLOW = {f"{TINY}.backend": "tensorflow", f"{TINY}.model": {"architecture": "roberta"}}
-FILES = {split: ["x"] for split in SPLITS}
+POSITIONS, MODEL = f"{TINY}.model.max_position_embeddings", f"{SMALL}.model"
+FILED = {"source": "files", "sequence_length": 128, "files": {split: ["x"] for split in SPLITS}}
+FIGURES = {"source": "x", "train_loss": 1}
 MASKED = dict.fromkeys(("tokenizer", "tfrecords", "mlm"), DELETE)  # what a config without masked models lacks
 SHORT = {f"{TINY}.steps": 500, f"{TINY}.checkpoint_every": 250}
 COMMIT = {"revision": "a" * 40}
@@ -60,15 +60,12 @@ WRONG = [
     ({f"{TASK}.modules": ["asyncio", "nosuch"]}, f"{TASK}.modules has nosuch", "at least two modules"),
     ({f"{PYTHON}.sequence_length": 100}, f"{PYTHON}.sequence_length is 100", "base.small, 64"),
     ({f"{PYTHON}.targets": ["query", "head"]}, f'{PYTHON}.targets[1] is "head"', "query, key, value, output, ffn"),
-    ({f"{SMALL}.model.head_dim": 15}, f"{SMALL}.model.head_dim is 15", "2 or more, at most 4096, a multiple of 2"),
+    ({f"{MODEL}.head_dim": 15}, f"{MODEL}.head_dim is 15", "2 or more, at most 4096, a multiple of 2"),
     ({"plan.topologies": ["v5e-8", "v5e-8"]}, "plan.topologies is a list of 2", "duplicates"),
     ({"plan.topologies": ["v9-8"]}, 'plan.topologies: "v9-8"', "v5e"),
     ({f"{TINY}.resources.accelerator": "v5e-7"}, f'{TINY}.resources.accelerator: "v5e-7"', "allowed for v5e: "),
     ({f"{PYTHON}.resources.accelerator": "v9-8"}, f'{PYTHON}.resources.accelerator is "v9-8"', "v5e-8", "h100:4"),
-    (
-        TENSORFLOW | {f"{TINY}.resources.accelerator": "tpu7x-8"},
-        f"{TINY}.resources.accelerator is tpu7x-8", "TensorFlow", "backend: jax",
-    ),
+    (TENSORFLOW | {f"{TINY}.resources.accelerator": "tpu7x-8"}, f"{TINY}.resources.accelerator is tpu7x-8"),
     ({"prompts.fill_mask": ["no mask"]}, 'prompts.fill_mask[0] is "no mask"', "[MASK] 0 times"),
     # texts
     ({"corpus": {"held_out": {}}}, "corpus needs one of source ", "sources"),
@@ -78,27 +75,16 @@ WRONG = [
     ({"corpus.source": "files", "corpus.files": "a.txt"}, 'corpus.files is "a.txt"', "a list of globs"),
     ({"corpus.files": ["a.txt"]}, "corpus.files is given with source: python-docs", "source: files"),
     ({"corpus.source": "hub", "corpus.dataset": "some/set"}, 'corpus.dataset is "some/set"', f"corpus.revision, {HUB}"),
-    (
-        {"corpus.source": "hub", "corpus.dataset": "../set", "corpus.revision": "a" * 40},
-        'corpus.dataset is "../set"', "OWNER/NAME",
-    ),
+    ({"corpus.source": "hub", "corpus.dataset": "../set", "corpus.revision": "a" * 40}, 'corpus.dataset is "../set"'),
     ({"finetune.text": DELETE}, "finetune.text is missing", "finetune.runs"),
     *(
         ({"corpus": {"source": "files", "files": ["a.jsonl"]} | changes}, f"corpus{beginning}", *said)
         for changes, beginning, *said in (
-            # conversations
             ({"chat_template": "gemma"}, ".chat_template is set, but no source has messages"),
             ({"messages": "talk"}, ".chat_template is missing", "corpus.messages"),
             ({"messages": "talk", "chat_template": "none.jinja"}, ".chat_template is none.jinja"),
-            (
-                {"messages": "talk", "chat_template": "some/model"},
-                '.chat_template is "some/model"', "corpus.chat_template_revision",
-            ),
-            (
-                {"messages": "talk", "chat_template_revision": "a" * 40},
-                ".chat_template is missing", "corpus.chat_template_revision",
-            ),
-            # templates
+            ({"messages": "talk", "chat_template": "some/model"}, '.chat_template is "some/model"'),
+            ({"messages": "talk", "chat_template_revision": "a" * 40}, ".chat_template is missing"),
             ({"template": "a {b"}, ".template cannot be read"),
             ({"template": "a {} b"}, ".template has a field "),
             ({"template": "a {b:>3}"}, ".template has a field "),
@@ -107,11 +93,7 @@ WRONG = [
             ({"template": "{a}", "column": "b"}, " has column and template"),
             ({"response": "{a}"}, ".template is missing"),
             ({"template": "{a}", "response": "{b}", "filters": {"c4": {}}}, ".filters.c4 "),
-            # filters
-            (
-                {"filters": {"gopher_quality": {"min_alphabetic_words": 2}}},
-                ".filters.gopher_quality.min_alphabetic_words is 2",
-            ),
+            ({"filters": {"gopher_quality": {"min_words": -1}}}, ".filters.gopher_quality.min_words is -1"),
             ({"filters": {"gopher": {}}}, '.filters has no key "gopher"', '"gopher_quality"'),
         )
     ),
@@ -121,63 +103,31 @@ WRONG = [
     ({"tokenizer": {"pretrained": "some/name"}}, 'tokenizer.pretrained is "some/name"', f"tokenizer.revision, {HUB}"),
     ({"tokenizer": {"pretrained": "README.md"}}, 'tokenizer.pretrained is "README.md", a file', "the folder"),
     ({"tokenizer.revision": "a" * 40}, "tokenizer.pretrained is missing", "tokenizer.revision"),
-    (
-        {"tfrecords": {"source": "files", "sequence_length": 128, "files": FILES}},
-        "tfrecords.source is files", "tokenizer.pretrained",
-    ),
-    (
-        {
-            "tokenizer": {"pretrained": "scripts"},
-            "tfrecords": {"source": "files", "sequence_length": 128, "packing": "segments", "files": FILES},
-        },
-        "tfrecords.packing is segments with source: files", "concat, pad",
-    ),
+    ({"tfrecords": FILED}, "tfrecords.source is files", "tokenizer.pretrained"),
+    ({"tokenizer": {"pretrained": "scripts"}, "tfrecords": FILED | {"packing": "segments"}}, "tfrecords.packing is"),
     (TENSORFLOW | {"tfrecords.packing": "segments"}, "tfrecords.packing is segments", TINY, "backend: tensorflow"),
     # steps and schedules
     (SHORT | {f"{TINY}.steps": 501}, f"{TINY}.steps is 501", "checkpoint_every, 250"),
     (SHORT | {f"{TINY}.schedule.warmup_steps": 500}, f"{TINY}.schedule.warmup_steps is 500", "less than steps, 500"),
     ({f"{TINY}.schedule": {"shape": "wsd"}}, f"{TINY}.schedule.decay_steps is missing"),
-    (
-        {f"{TINY}.schedule": {"shape": "linear", "decay_steps": 5}},
-        f"{TINY}.schedule.decay_steps is given with shape: linear", "wsd",
-    ),
-    (
-        SHORT | {f"{TINY}.schedule": {"shape": "wsd", "warmup_steps": 400, "decay_steps": 200}},
-        f"{TINY}.schedule: warmup_steps 400 and decay_steps 200", "steps, 500",
-    ),
-    (
-        {f"{TINY}.schedule.final_learning_rate": 1.0, f"{TINY}.learning_rate": 0.5},
-        f"{TINY}.schedule.final_learning_rate is 1", "at most learning_rate, 0.5",
-    ),
-    *(
-        ({f"{SMALL}.profile": {"steps": traced}}, f"{SMALL}.profile.steps is {traced}", "800", "400")
-        for traced in ([20, 10], [390, 410])
-    ),
-    (
-        {f"{SMALL}.profile": {"steps": [391, 399]}, f"{SMALL}.steps_per_execution": 10},
-        f"{SMALL}.profile.steps is [391, 399]", "steps_per_execution, 10",
-    ),
+    ({f"{TINY}.schedule": {"shape": "linear", "decay_steps": 5}}, f"{TINY}.schedule.decay_steps "),
+    (SHORT | {f"{TINY}.schedule": {"shape": "wsd", "warmup_steps": 400, "decay_steps": 200}}, f"{TINY}.schedule: "),
+    ({f"{TINY}.schedule.final_learning_rate": 1.0}, f"{TINY}.schedule.final_learning_rate is 1", "learning_rate"),
+    ({f"{SMALL}.profile": {"steps": [20, 10]}}, f"{SMALL}.profile.steps is [20, 10]", "800", "400"),
+    ({f"{SMALL}.profile": {"steps": [390, 410]}}, f"{SMALL}.profile.steps is [390, 410]", "800", "400"),
+    ({f"{SMALL}.profile": {"steps": [391, 399]}, f"{SMALL}.steps_per_execution": 10}, f"{SMALL}.profile.steps "),
     ({f"{SMALL}.evaluate_every": 5, f"{SMALL}.steps_per_execution": 2}, f"{SMALL}.evaluate_every is 5"),
     # masked models
     (TENSORFLOW | {f"{TINY}.mesh": [1, 1]}, f"{TINY}.mesh is given with backend: tensorflow", "backend: jax"),
     (TENSORFLOW | {f"{TINY}.resources.hosts": 2}, f"{TINY}.resources.hosts is 2", "backend: tensorflow: 1"),
     ({f"{TINY}.model": DELETE}, f"{TINY} needs one of model ", "init", "pretrained"),
     ({f"{TINY}.init": COMMIT | {"pretrained": "x"}}, f"{TINY} needs one of model "),
-    (
-        {f"{TINY}.model": DELETE, f"{TINY}.init": COMMIT | {"pretrained": "x"}},
-        f"{TINY}.init is x at revision {'a' * 40}", "tokenizer.pretrained",
-    ),
+    ({f"{TINY}.model": DELETE, f"{TINY}.init": COMMIT | {"pretrained": "x"}}, f"{TINY}.init "),
     ({"mlm.runs.other": {"pretrained": "x"}}, 'mlm.runs.other.pretrained is "x"', f"mlm.runs.other.revision, {HUB}"),
     ({"mlm.runs.other": {"pretrained": "x", "steps": 3}}, 'mlm.runs.other has pretrained and "steps"'),
-    (
-        TENSORFLOW | {f"{TINY}.model.architecture": "longformer"},
-        f'{TINY}.model.architecture is "longformer"', "roberta",
-    ),
+    (TENSORFLOW | {f"{TINY}.model.architecture": "longformer"}, f'{TINY}.model.architecture is "longformer"'),
     (TENSORFLOW | {f"{TINY}.model.architecture": "robeta"}, f'{TINY}.model.architecture is "robeta"', '"roberta"?'),
-    (
-        TENSORFLOW | {f"{TINY}.model.architecture": "modernbert"},
-        f'{TINY}.model.architecture is "modernbert"', "backend: jax",
-    ),
+    (TENSORFLOW | {f"{TINY}.model.architecture": "modernbert"}, f'{TINY}.model.architecture is "modernbert"'),
     *(
         (JAX | {f"{TINY}.model": {"architecture": architecture, key: value}}, f"{TINY}.model.{found}", allowed)
         for architecture, key, value, found, allowed in (
@@ -188,26 +138,12 @@ WRONG = [
             ("modernbert", "num_attention_heads", 256, "hidden_size is 768", "twice num_attention_heads, 512"),
         )
     ),
-    *(
-        (changes | {"tfrecords.sequence_length": length}, f"{TINY}.model.max_position_embeddings is {found}", least)
-        for changes, length, found, least in (
-            (TENSORFLOW | {f"{TINY}.model.max_position_embeddings": 128}, 128, 128, "132 or more"),
-            (JAX, 9000, 8192, "9000 or more"),
-        )
-    ),
-    (
-        {f"{TINY}.masking": {"mask_replace_prob": 0.9, "random_replace_prob": 0.2}},
-        f"{TINY}.masking: mask_replace_prob 0.9 and random_replace_prob 0.2",
-    ),
+    (TENSORFLOW | {"tfrecords.sequence_length": 128, POSITIONS: 128}, f"{POSITIONS} is 128", "132 or more"),
+    (JAX | {"tfrecords.sequence_length": 9000}, f"{POSITIONS} is 8192", "9000 or more"),
+    ({f"{TINY}.masking": {"mask_replace_prob": 0.9, "random_replace_prob": 0.2}}, f"{TINY}.masking: "),
     (TENSORFLOW | {f"{TINY}.microbatches": 3}, f"{TINY}.batch_size is 8", "microbatches, 3"),
-    (
-        TENSORFLOW | {f"{TINY}.microbatches": 4, f"{TINY}.host_device_count": 8},
-        f"{TINY}.batch_size is 8", "8 times microbatches, 4",
-    ),
-    (
-        {f"{TINY}.model.hidden_size": 100, f"{TINY}.model.num_attention_heads": 3},
-        f"{TINY}.model.hidden_size is 100", "num_attention_heads, 3",
-    ),
+    (TENSORFLOW | {f"{TINY}.microbatches": 4, f"{TINY}.host_device_count": 8}, f"{TINY}.batch_size is 8"),
+    ({f"{TINY}.model.hidden_size": 100, f"{TINY}.model.num_attention_heads": 3}, f"{TINY}.model.hidden_size is 100"),
     # causal models
     ({SMALL: {}}, f"{SMALL} needs preset ", "model"),
     ({f"{SMALL}.preset": "gemma_7b_en"}, f'{SMALL} has preset and "model"'),
@@ -221,40 +157,19 @@ WRONG = [
     ({SMALL: {"preset": "schemas"}}, f'{SMALL}.preset is "schemas"', "config.json"),
     ({SMALL: {"preset": "./nowhere"}}, f'{SMALL}.preset is "./nowhere", and there is no such folder', "allowed: "),
     ({SMALL: {"preset": "kaggle://keras/bart/keras/bart_base_en/1"}}, f"{SMALL}.preset is ", "no counterpart"),
-    (
-        {f"{SMALL}.model.num_query_heads": 8, f"{SMALL}.model.num_key_value_heads": 3},
-        f"{SMALL}.model.num_query_heads is 8", "num_key_value_heads, 3",
-    ),
-    ({f"{SMALL}.model.architecture": "llama3"}, f"{SMALL}.model.head_dim is given with architecture: llama3", "qwen3"),
-    ({f"{SMALL}.model.head_dim": DELETE}, f"{SMALL}.model lacks the key head_dim"),
-    (
-        {f"{SMALL}.model.architecture": "qwen2", f"{SMALL}.model.head_dim": DELETE, f"{SMALL}.model.hidden_dim": 18},
-        f"{SMALL}.model.hidden_dim is 18", "twice num_query_heads, 16",
-    ),
-    (
-        {f"{SMALL}.model.architecture": "mistral", f"{SMALL}.packing": "segments"},
-        f"{SMALL}.packing is segments", "mistral", "concat, pad",
-    ),
-    (
-        {f"{SMALL}.model.architecture": "mistral", f"{SMALL}.tokenizer": "byte-level-bpe"},
-        f"{SMALL}.tokenizer is byte-level-bpe", "mistral", "llama3, qwen2, qwen3",
-    ),
+    ({f"{MODEL}.num_query_heads": 8, f"{MODEL}.num_key_value_heads": 3}, f"{MODEL}.num_query_heads is 8"),
+    ({f"{MODEL}.architecture": "llama3"}, f"{MODEL}.head_dim is given with architecture: llama3", "qwen3"),
+    ({f"{MODEL}.head_dim": DELETE}, f"{MODEL} lacks the key head_dim"),
+    ({f"{MODEL}.architecture": "qwen2", f"{MODEL}.head_dim": DELETE, f"{MODEL}.hidden_dim": 18}, f"{MODEL}.hidden_dim"),
+    ({f"{MODEL}.architecture": "mistral", f"{SMALL}.packing": "segments"}, f"{SMALL}.packing is segments", "mistral"),
+    ({f"{MODEL}.architecture": "mistral", f"{SMALL}.tokenizer": "byte-level-bpe"}, f"{SMALL}.tokenizer is byte-level"),
     ({f"{SMALL}.optimizer": {"name": "lion", "beta_1": 0}}, f"{SMALL}.optimizer.beta_1 is 0", "name: lion"),
     ({f"{PYTHON}.optimizer": {"name": "muon"}}, f"{PYTHON}.optimizer.name is muon", "method: lora: adamw"),
-    (
-        TENSORFLOW | {f"{TINY}.optimizer": {"name": "muon"}},
-        f"{TINY}.optimizer.name is muon", "backend: tensorflow: adamw",
-    ),
+    (TENSORFLOW | {f"{TINY}.optimizer": {"name": "muon"}}, f"{TINY}.optimizer.name is muon"),
     ({f"{PYTHON}.base": "smal"}, f'{PYTHON}.base is "smal"', "base: small"),
     ({f"{PYTHON}.init": "python"}, f'{PYTHON}.init is "python"', "finetune.runs"),
-    (
-        {f"{PYTHON}.base_precision": "float32", f"{PYTHON}.precision": "bfloat16"},
-        f"{PYTHON}.base_precision is float32 with precision: bfloat16", "mixed_bfloat16",
-    ),
-    (
-        {f"{PYTHON}.precision": "bfloat16", f"{PYTHON}.method": "full"},
-        f'{PYTHON}.precision is "bfloat16"', "method: full: float32, mixed_bfloat16",
-    ),
+    ({f"{PYTHON}.base_precision": "float32", f"{PYTHON}.precision": "bfloat16"}, f"{PYTHON}.base_precision "),
+    ({f"{PYTHON}.precision": "bfloat16", f"{PYTHON}.method": "full"}, f'{PYTHON}.precision is "bfloat16"'),
     ({f"{PYTHON}.layout": {".*kernel": ["batch", "modle"]}}, f'{PYTHON}.layout..*kernel[1] is "modle"', "batch, model"),
     ({f"{PYTHON}.layout": {"(kernel": ["batch"]}}, f'{PYTHON}.layout: "(kernel"', "regular expression"),
     ({f"{PYTHON}.layout": {".*kernel": ["model", "model"]}}, f'{PYTHON}.layout: ".*kernel"', "model twice"),
@@ -263,16 +178,10 @@ WRONG = [
     ({f"{PYTHON}.mesh": [0, 8]}, f"{PYTHON}.mesh is [0, 8]", "1 or more, one of which may be -1"),
     ({f"{PYTHON}.mesh": [8, 1], f"{PYTHON}.batch_size": 12}, f"{PYTHON}.batch_size is 12", "mesh, 8"),
     # evaluation
-    (
-        {"evaluation": {"harness": {"piqa": {"examples": 0}}}},
-        "evaluation.harness.piqa needs file or revision", HUB,
-    ),
+    ({"evaluation": {"harness": {"piqa": {"examples": 0}}}}, "evaluation.harness.piqa needs file or revision", HUB),
     ({f"{TASK}.metrics": ["pearson"]}, f"{TASK}.metrics has pearson"),
     ({f"{TASK}.models": ["mlm/none"]}, f'{TASK}.models has "mlm/none"', "mlm/tiny"),
-    (
-        TENSORFLOW | {f"{TINY}.model.architecture": "bert", f"{TASK}.models": ["mlm/tiny"]},
-        f"{TASK}.models has mlm/tiny", "bert", "roberta, modernbert",
-    ),
+    (TENSORFLOW | {f"{TINY}.model.architecture": "bert", f"{TASK}.models": ["mlm/tiny"]}, f"{TASK}.models "),
     ({f"{TASK}.sequence_length": 8193}, f"{TASK}.sequence_length is 8193", "8192", TINY),
     ({f"{TASK}.steps": 5, f"{TASK}.checkpoint_every": 2}, f"{TASK}.steps is 5", "checkpoint_every, 2"),
     ({f"{TASK}.mesh": [1, 2], f"{TASK}.host_device_count": 1}, f"{TASK}.mesh is [1, 2]", "host_device_count, 1"),
@@ -282,53 +191,26 @@ WRONG = [
     ({f"{TINY}.sweep": {}}, f"{TINY}.sweep is empty", "{seed: [0, 1, 2]}"),
     ({f"{TINY}.sweep": {"seed": []}}, f"{TINY}.sweep.seed is an empty list", "[0, 1, 2]"),
     ({f"{TINY}.sweep": {"learning_rate": [1e-4, 0.0001]}}, f"{TINY}.sweep.learning_rate holds 1e-4 twice"),
-    (
-        {f"{TINY}.sweep": {"seed": [0]}, "mlm.runs.tiny-seed-0": DEFAULT["mlm"]["runs"]["tiny"]},
-        f"{TINY}.sweep creates a run named tiny-seed-0", "mlm.runs",
-    ),
+    ({f"{TINY}.sweep": {"seed": [0]}, "mlm.runs.tiny-seed-0": DEFAULT["mlm"]["runs"]["tiny"]}, f"{TINY}.sweep creates"),
     ({f"{TINY}.sweep": {"sede": [0]}}, 'mlm.runs.tiny-sede-0 has no key "sede"', '"seed"'),
     ({f"{TINY}.sweep": {"steps.more": [1]}}, f"{TINY}.sweep.steps.more is given"),
-    (
-        {f"{TINY}.sweep": {"seed": list(range(40)), "batch_size": list(range(1, 41))}},
-        f"{TINY}.sweep creates 1,600 runs", "at most 1,000",
-    ),
-    (
-        {f"{TINY}.sweep": {"keep_checkpoints": ["x" * 60]}},
-        f"{TINY}.sweep creates a run named tiny-keep_checkpoints-{'x' * 60}", "64",
-    ),
+    ({f"{TINY}.sweep": {"seed": list(range(40)), "batch_size": list(range(1, 41))}}, f"{TINY}.sweep creates 1,600 "),
+    ({f"{TINY}.sweep": {"keep_checkpoints": ["x" * 60]}}, f"{TINY}.sweep creates a run named tiny-keep"),
     # published figures
     ({f"{TINY}.published": {"source": "x"}}, f"{TINY}.published", "train_loss"),
-    (
-        {f"{TINY}.published": {"source": "x", "train_loss": 1, "last_steps": 9999}},
-        f"{TINY}.published.last_steps", "9999", "2100",
-    ),
-    (
-        {f"{TINY}.published": {"source": "x", "train_loss": 1, "answers": {"A [MASK].": ["b"]}}},
-        f"{TINY}.published.answers", "fill_mask",
-    ),
-    (
-        {f"{PYTHON}.published": {"source": "x", "train_loss": 1, "answers": {"[MASK]": ["b"]}}},
-        f'{PYTHON}.published has no key "answers"',
-    ),
-    (
-        {f"{SMALL}.published": {"source": "x", "train_loss": 1, "differs": {"train_accuracy": "y"}}},
-        f"{SMALL}.published.differs", SMALL,
-    ),
+    ({f"{TINY}.published": FIGURES | {"last_steps": 9999}}, f"{TINY}.published.last_steps", "9999", "2100"),
+    ({f"{TINY}.published": FIGURES | {"answers": {"A [MASK].": ["b"]}}}, f"{TINY}.published.answers", "fill_mask"),
+    ({f"{PYTHON}.published": FIGURES | {"answers": {"[MASK]": ["b"]}}}, f'{PYTHON}.published has no key "answers"'),
+    ({f"{SMALL}.published": FIGURES | {"differs": {"train_accuracy": "y"}}}, f"{SMALL}.published.differs", SMALL),
     ({f"{SMALL}.published": {"train_loss": 1}}, f"{SMALL}.published", "source"),
     ({"tfrecords.shards": 4}, "tfrecords.shards is 4", "mapping"),
     # archives and publishing
     ({"publish": {"private": True}}, "publish needs hub ", "gcs"),
     ({"publish": {"gcs": "gs://bucket/"}}, 'publish.gcs is "gs://bucket/"', "gs://BUCKET or gs://BUCKET/PREFIX"),
     ({"publish": {"gcs": "gs://bucket", "branch": "b"}}, "publish.hub is missing", "publish.branch"),
-    (
-        {"publish": {"hub": "me/a", "artifacts": ["mlm", "mlm/tin"]}},
-        'publish.artifacts[1] is "mlm/tin"', "tokens/small/finetune-text/pad-64, mlm/tiny, base/small",
-    ),
+    ({"publish": {"hub": "me/a", "artifacts": ["mlm", "mlm/tin"]}}, 'publish.artifacts[1] is "mlm/tin"'),
     ({"publish": {"hub": "me/a-"}}, 'publish.hub names a repository "a--tokenizer"', "at most 96 characters"),
-    (
-        {"publish": {"hub": "me/a", "sync": "every 1"}, f"{TINY}.keep_checkpoints": "last"},
-        "publish.sync is every 1", f"{TINY}.keep_checkpoints is last",
-    ),
+    ({"publish": {"hub": "me/a", "sync": "every 1"}, f"{TINY}.keep_checkpoints": "last"}, "publish.sync is every 1"),
 ]  # fmt: skip
 
 
@@ -349,15 +231,6 @@ def test_devices_on_cpus_follow_from_the_mesh(mesh, devices):
         changes = {f"{PYTHON}.mesh": mesh, f"{PYTHON}.host_device_count": DELETE} | place
         config = conftest.changed(DEFAULT, changes)
         assert complete(config, "config.yaml")["finetune"]["runs"]["python"]["host_device_count"] == devices
-
-
-@pytest.mark.parametrize(
-    "path", [ROOT / "config.yaml", *sorted((ROOT / "recipes").glob("*.yaml"))], ids=lambda p: p.name
-)
-def test_shipped_configs_are_right(path):
-    config = read_config([path], {})
-    text = config.get("corpus", config["finetune"].get("text"))
-    assert text["seed"] == 0  # a default, filled in
 
 
 def test_yaml_1_2(tmp_path):
@@ -413,11 +286,7 @@ def test_neither_the_order_of_keys_nor_how_a_number_is_written_matters():
 
 def test_the_schema_agrees_with_the_code():
     jsonschema.Draft202012Validator.check_schema(schema())
-    properties, parts = schema()["properties"], schema()["$defs"]
-    text = parts["text"]["properties"]
-    assert tuple(properties["tfrecords"]["properties"]["shards"]["properties"]) == SPLITS
-    assert tuple(text["splits"]["properties"]) == tuple(text["files"]["anyOf"][1]["properties"]) == SPLITS
-    assert tuple(text["held_out"]["properties"]) == SPLITS[1:]
+    parts = schema()["$defs"]
     run = parts["mlm_run"]["properties"]
     only = {*JAX_KEYS, "determinism", "profile", "z_loss", "phases"} - {"microbatches"}
     assert parts["mlm_run"]["only_with"] == {key: {"backend": ["jax"]} for key in only}

@@ -1,10 +1,9 @@
 """The time of a step: what of a compiled program is counted, what overlaps, and how it compares with measurements."""
 
 import re
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from tpulm.core.accelerators import topology
 from tpulm.models.attention_cost import call_cost
 from tpulm.planning import estimate
@@ -14,9 +13,8 @@ from tpulm.planning.links import Links, groups_of
 from tpulm.planning.totals import total_work
 from tpulm.planning.work import flops, hbm_bytes
 
-compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not to be had here")
-unit = pytest.mark.unit
-ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.unit
+
 USES = ("fitted", "held-out")
 V5E = topology("v5e-8")
 EIGHT = [[x, y, 0] for y in range(4) for x in range(2)]  # chips of v5e:2x4
@@ -34,7 +32,6 @@ def moved(text: str) -> dict[str, int]:
     return {name: size for name, size in found.items() if size}
 
 
-@unit
 def test_what_lies_in_vmem_does_not_cross_hbm():
     """As v5e's compiler prints it: S(1) is VMEM; a copy between the two counts once, where it starts."""
     text = entry(
@@ -54,7 +51,6 @@ def test_what_lies_in_vmem_does_not_cross_hbm():
     assert moved(text) == {"copy-start.1": whole, "slice-start.1": whole // 4, "add.1": 2 * whole}
 
 
-@unit
 def test_of_a_fusion_only_what_it_reads_and_writes_counts():
     """A slice of a parameter; an update in place; a buffer that only passes through."""
     inner = """
@@ -85,7 +81,6 @@ def test_of_a_fusion_only_what_it_reads_and_writes_counts():
     assert moved(text) == {"fusion": 2 * row + row}  # a row and the other operand, and the row that is updated
 
 
-@unit
 def test_flops_in_a_kernel_of_attention():
     """The compiler knows nothing of them: two products forward, as many more backward; half of each where causal."""
     attention = (
@@ -133,7 +128,6 @@ LOOPS = (
 )
 
 
-@unit
 def test_a_loop_counts_as_often_as_it_runs():
     found = total_work(entry(*LOOPS, before=LOOP), V5E, EIGHT)
     assert found["bytes"] == 5 * 2 * 4 * 1024  # 0, 2, 4, 6, 8
@@ -149,7 +143,6 @@ def test_a_loop_counts_as_often_as_it_runs():
     assert below["bytes"] == 7 * 2 * 4 * 1024
 
 
-@unit
 def test_collectives_of_the_sparse_cores_count():
     """As TPU7x's compiler prints them: in a computation that another core runs."""
     groups = "replica_groups=mesh['axis_0'=8] {'axis_0'}"
@@ -169,7 +162,23 @@ def test_collectives_of_the_sparse_cores_count():
     assert cost == total_work(alone, V5E, EIGHT) and cost["collective_bytes"] == {"all-gather": 7168}
 
 
-@unit
+FUSED = """
+%all-reduce-scatter (q: f32[4096]) -> f32[512] {
+  %q = f32[4096]{0} parameter(0)
+  %sum = f32[4096]{0} all-reduce(%q), channel_id=1, replica_groups=[1,8]<=[8], to_apply=%add
+  %zero = s32[] constant(0)
+  ROOT %own = f32[512]{0} dynamic-slice(%sum, %zero), dynamic_slice_sizes={512}
+}
+"""
+
+
+def test_a_sum_of_which_each_device_has_a_part_is_sent_once():
+    scattered = "reduce-scatter(%p), replica_groups=[1,8]<=[8], dimensions={0}, to_apply=%add"
+    for made in (scattered, "fusion(%p), kind=kCustom, calls=%all-reduce-scatter"):
+        text = entry("%p = f32[4096]{0} parameter(0)", f"ROOT %own = f32[512]{{0}} {made}", before=FUSED)
+        assert total_work(text, V5E, EIGHT)["collective_bytes"] == {"reduce-scatter": 4 * 4096 * 7 // 8}
+
+
 def test_devices_of_a_group():
     for groups, first in (
         ("[2,4]<=[4,2]T(1,0)", [0, 2, 4, 6]), ("{{0,2},{1,3},{4,6},{5,7}}", [0, 2]), ("{}", list(range(8))),
@@ -194,7 +203,6 @@ def gathered(coordinates: list, groups: str, dimensions: int) -> float:
     return links.transfer(module.entry, module.entry.instructions["all-gather"]).seconds
 
 
-@unit
 def test_a_collective_has_all_links_of_a_chip():
     line = [[x, 0, 0] for x in range(8)]
     ring = [[x, 0, 0] for x in range(16)]
@@ -211,7 +219,6 @@ def test_a_collective_has_all_links_of_a_chip():
     assert gathered(cores, "[4,2]<=[8]", 2) == 0.0  # within chips
 
 
-@unit
 def test_a_program_of_several_steps_is_shared_between_them():
     found = {"flops": 4 * 0.005 * V5E.flops, "bytes": 4 * 0.001 * V5E.hbm_bandwidth, "link_seconds": 0.4}
     found |= {"collective_bytes": {"all-reduce": 8}, "uncounted": []}
@@ -223,9 +230,6 @@ def test_a_program_of_several_steps_is_shared_between_them():
     assert moved["estimated_seconds"] == pytest.approx(0.2) and moved["bound_by"] == "memory"
     nothing = step_estimate(dict.fromkeys(found), V5E)
     assert nothing["estimated_seconds"] is None and nothing["lower_bound_seconds"] is None
-
-
-# Against measurements
 
 
 CONVOLUTIONS = """
@@ -253,7 +257,6 @@ PRODUCT = (
 )
 
 
-@unit
 def test_flops_of_products_are_those_of_the_matrices():
     """A TPU multiplies by convolutions; those of a batch are padded windows, of which most positions are empty."""
     module = parse(entry(*PRODUCT, before=CONVOLUTIONS))
@@ -265,7 +268,6 @@ def test_flops_of_products_are_those_of_the_matrices():
     assert flops(narrow, narrow.entry, narrow.entry.instructions["one"]) == one / 2
 
 
-@unit
 def test_the_factors_are_those_that_fit_the_measured_steps():
     """From what is kept of the compiled programs: bounds hold, and each estimate without its own row."""
     import plan_table
@@ -286,7 +288,6 @@ def test_the_factors_are_those_that_fit_the_measured_steps():
         assert re.findall(r"the error is at most (\d+) %", said) == [f"{100 * worst:.0f}"], page
 
 
-@unit
 def test_weights_that_a_fusion_only_renames_are_read_where_it_multiplies():
     """As v3 has them: the bitcast is a fusion of its own inside the fusion."""
     inner = """
@@ -311,7 +312,6 @@ dim_labels=bf_io0->bf
     assert moved(text) == {"fusion": 4 * (256 * 3072 + 3072 * 384 + 256 * 384)}
 
 
-@unit
 def test_of_branches_the_cheapest_counts():
     branch = """
 %{name} (p.{name}: f32[1024]) -> f32[1024] {{

@@ -36,7 +36,6 @@ CAUSAL = {"length": 12, "temperature": 0, "top_p": 1, "seed": 0, "adapter": 1}
 
 
 def ask(address, sent=None, headers=None, method=None):
-    """Return status and text of an answer."""
     request = urllib.request.Request(address, data=sent, headers=headers or {}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=120) as answer:
@@ -124,12 +123,10 @@ def said(demo, model, prompt, **settings):
 
 
 def text_of(lines):
-    """Return the text that was generated."""
     return "".join(line.get("text", "") + line.get("rest", "") for line in lines)
 
 
 def probabilities(lines):
-    """Return those of the tokens that were generated."""
     return [line["probability"] for line in lines if "probability" in line]
 
 
@@ -151,8 +148,7 @@ def test_characters_of_several_tokens_come_whole(demo):
     assert sum(len(line["text"]) for line in made[len(made) // 2 :]) > 0
 
 
-# By keras-hub alone: how its own greedy sampler continues a prompt to a length, and, by a softmax over the logits of
-# the preset, how probable the tokens of a text are.
+# By keras-hub alone: how its greedy sampler continues a prompt, and, by a softmax, how probable tokens of a text are.
 THEIRS = """
 import json, sys
 from tpulm.training import runtime
@@ -317,14 +313,8 @@ def test_messages_are_written_by_the_template(demo):
     assert text_of(said(demo, "base/talks", talk)) == text_of(said(demo, "base/small", text))
     assert said(demo, "base/talks", talk)[0] == said(demo, "base/small", text)[0]
     assert "seconds" in said(demo, "base/talks", [{"role": "user", "content": "\ud800"}])[-1]
-    for messages, wrong in (
-        ([{"role": "robot", "content": "a"}], 'messages[0].role is "robot"; allowed: system, user, assistant'),
-        ([{"role": "user", "content": "a <end> b"}], "messages[0].content has '<end>'"),
-        ([{"role": "user", "content": ["a"]}], "messages[0].content holds list"),
-        (["a"], "messages[0] is not an object"),
-    ):
-        (line,) = said(demo, "base/talks", messages)
-        assert wrong in line["error"]
+    (line,) = said(demo, "base/talks", [{"role": "user", "content": "a <end> b"}])
+    assert "messages[0].content has '<end>'" in line["error"]  # tests/test_chat.py has what else is no conversation
     (line,) = said(demo, "base/small", talk)
     assert line["error"].startswith("this model was trained on no conversations")
 

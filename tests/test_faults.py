@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import random
 import re
 import shlex
 import shutil
@@ -16,20 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 import warm
 from conftest import ROOT, configured, write_yaml
-from kills import flip, flipped, wait_for
+from kills import fingerprints, flip, flipped, half_written, wait_for
 from safetensors.numpy import load_file
+from test_causal import prose
 from tpulm.core.errors import UserError
 from tpulm.records.reader import open_to_train
 from tpulm.specs.artifacts import CHECKPOINT_FILES
 from tpulm.training.checkpoint import save_checkpoint, verified_previous
 from tpulm.training.history import History
-
-
-def prose(lines):
-    """Return lines of made-up words."""
-    dice = random.Random(0)
-    words = ["".join(dice.choices("abcdefghij", k=dice.randint(2, 8))) for _ in range(400)]
-    return [" ".join(dice.choices(words, k=12)) for _ in range(lines)]
 
 
 def configure(workflow, **changes):
@@ -39,16 +32,9 @@ def configure(workflow, **changes):
     workflow.steady = True
 
 
-def files(workflow):
-    """Return every file under results/ with its bytes, but the records of jobs, to which a job that fails appends."""
-    folder = workflow / "results"
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    return {name: path.read_bytes() for name, path in found.items() if not name.startswith("jobs/")}
-
-
 def refusal(workflow, *arguments):
     """Run a command that must fail; return its sentence. What was there stays, nothing is half-written."""
-    before = files(workflow)
+    before = fingerprints(workflow / "results")
     done = workflow(*arguments, check=False)
     assert done.returncode == 1, done.stdout[-3000:]
     assert "Traceback" not in done.stdout, done.stdout[-3000:]
@@ -57,9 +43,8 @@ def refusal(workflow, *arguments):
     ]
     # Where other jobs were shown since, it is said again at the end, after the name of the job.
     assert len(sentences) == 1 or sentences[1].endswith(f": {sentences[0]}"), done.stdout[-3000:]
-    after = files(workflow)
-    assert not [name for name in after if name.endswith(".partial")]
-    assert {name: after.get(name) for name in before} == before
+    after = fingerprints(workflow / "results")
+    assert not half_written(workflow) and {name: after.get(name) for name in before} == before
     return sentences[0]
 
 
@@ -68,7 +53,7 @@ def test_texts_that_cannot_be_used(fresh):
     (fresh / "a.txt").write_bytes(b"good\nbad \xff\xfe byte\n")
     configure(fresh, files=["a.txt"])
     assert refusal(fresh, "corpus").startswith("a.txt, line 2, is not UTF-8 text: byte 5 ")
-    assert files(fresh) == {}
+    assert fingerprints(fresh / "results") == {}
     (fresh / "a.jsonl").write_text(json.dumps({"text": "some text"}) + "\n")
     configure(fresh, files=["a.jsonl"], column="body")
     assert refusal(fresh, "corpus", "-n").startswith("a.jsonl, line 1 has no column body ")
@@ -216,9 +201,9 @@ with job(snakemake.log[0], "waits") as say:
 def test_two_workflows_in_one_folder(built):
     (built / "scripts/report/plot_training.py").write_text(WAITS)
     built.steady = False
-    first = started(built, "results/figures/training/mlm-tiny.svg")
+    first, log = started(built, "results/figures/training/mlm-tiny.svg"), built / "logs/figures/training-mlm-tiny.log"
     try:
-        wait_for_words(built / "logs/figures/training-mlm-tiny.log", "at work")
+        wait_for(lambda: log.is_file() and "at work" in log.read_text())
         second = built(check=False)
         assert second.returncode == 1
         assert re.search(r"^error: another snakemake .*\(process \d+, since [\d:]+\)", second.stdout, re.M)
@@ -232,19 +217,14 @@ def test_two_workflows_in_one_folder(built):
         os.killpg(first.pid, signal.SIGKILL)
 
 
-def wait_for_words(log, words):
-    """Wait until a log holds some words."""
-    wait_for(lambda: log.is_file() and words in log.read_text())
-
-
 def test_sigterm_ends_a_segment_in_one_sentence(built):
     """And keeps a snapshot, which the next run goes on from; it is no artifact, and not in the way of one."""
     longer = {"seed": 5, "steps": 200_000, "checkpoint_every": 100_000}  # more than it comes to
     configured(built, {f"base.small.{key}": value for key, value in longer.items()}, "config.yaml")
-    before = files(built)
+    before = fingerprints(built / "results")
     log = built / "logs/base/small/00100000.log"
     first = started(built, "results/base/small/history.csv")
-    wait_for_words(log, "/100000  ")
+    wait_for(lambda: log.is_file() and "/100000  " in log.read_text())
     os.killpg(first.pid, signal.SIGTERM)
     assert first.wait() != 0
     said = (built / "snakemake.out").read_text()
@@ -252,11 +232,11 @@ def test_sigterm_ends_a_segment_in_one_sentence(built):
     assert "Traceback" not in said
     assert "snapshots" not in built("clean").stdout
     second = started(built, "results/base/small/history.csv")
-    wait_for_words(log, f"resuming from the snapshot at step {step}\n")
+    wait_for(lambda: log.is_file() and f"resuming from the snapshot at step {step}\n" in log.read_text())
     os.killpg(second.pid, signal.SIGKILL)
     second.wait()
-    after = files(built)
-    assert not [name for name in after if name.endswith(".partial")]
+    after = fingerprints(built / "results")
+    assert not half_written(built)
     kept = [name for name in before if not name.startswith(("base", "tokens", "finetune", "figures"))]
     assert {name: after.get(name) for name in kept} == {name: before[name] for name in kept}
 
@@ -345,7 +325,7 @@ def test_no_permission_to_write(built):
         pytest.skip(f"root, and no namespace here; {ALLOW}")
     configured(built, {"mlm.runs.tiny.seed": 7}, "config.yaml")
     folders = [built / "results", *(path for path in (built / "results").rglob("*") if path.is_dir())]
-    before = files(built)
+    before = fingerprints(built / "results")
     for folder in folders:
         folder.chmod(0o555)
     try:
@@ -358,7 +338,7 @@ def test_no_permission_to_write(built):
             folder.chmod(0o755)
     assert done.returncode == 1 and "Traceback" not in done.stdout, done.stdout
     assert re.search(r"^note: results/ .*Permission denied", done.stdout, re.M)
-    assert files(built) == before
+    assert fingerprints(built / "results") == before
 
 
 def test_weights_are_readable_by_others(trained):

@@ -21,6 +21,7 @@ from test_corpus import parquet, write
 from test_external_records import EXPECTED, WHOLE, records
 from test_masked_folders import tiny_folder
 from tpulm.core.errors import UserError
+from tpulm.core.files import write_json
 from tpulm.core.foreign_folders import check_preset
 from tpulm.corpus.files import read_files
 from tpulm.corpus.rows import ChatTemplate, Form
@@ -60,8 +61,6 @@ HOW_MANY = pytest.mark.parametrize("how_many", [FEW, pytest.param(MANY, marks=py
 
 
 def fuzz(how_many: settings, check: Callable, *strategies: st.SearchStrategy) -> None:
-    """Check examples of strategies."""
-
     @settings(how_many, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.tuples(*strategies))
     def examples(values):
@@ -70,16 +69,15 @@ def fuzz(how_many: settings, check: Callable, *strategies: st.SearchStrategy) ->
     examples()
 
 
-def paths_of(value, path=()):
-    """Yield the path of every value of some JSON."""
-    yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        yield from paths_of(inner, (*path, key))
+def slots(holder):
+    """Yield every place in some JSON: what holds it, and its key or index there."""
+    for key, inner in holder.items() if isinstance(holder, dict) else enumerate(holder):
+        yield holder, key
+        if isinstance(inner, dict | list):
+            yield from slots(inner)
 
 
 def changed(content: bytes, change: tuple) -> bytes:
-    """Return the content of a file after a change."""
     how, place, what = change
     at = int(place * len(content))
     if how == "value":
@@ -99,12 +97,9 @@ def with_value(content: bytes, place: float, value: object) -> bytes:
         root = [json.loads(lines[number])]
     except (ValueError, RecursionError):
         return content
-    paths = list(paths_of(root[0]))
-    *path, last = (0, *paths[int(place * 7919 % 1 * len(paths))])
-    inner = root
-    for key in path:
-        inner = inner[key]
-    inner[last] = value
+    places = list(slots(root))
+    holder, key = places[int(place * 7919 % 1 * len(places))]
+    holder[key] = value
     return b"\n".join([*lines[:number], json.dumps(root[0]).encode(), *lines[number + 1 :]])
 
 
@@ -116,14 +111,10 @@ def check_sentence(error: UserError, named: str) -> None:
     assert named in sentence
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write JSON, in a folder that need not be there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value))
+# Each of these returns a sound folder, and what opens it as a job does, which writes to another folder.
 
 
 def masked_model(place: Path):
-    """Return a folder of transformers, and what opens it as the rule does."""
     folder = tiny_folder(place)
 
     def read(out: Path) -> None:
@@ -139,7 +130,6 @@ def masked_model(place: Path):
 
 
 def tokenizer(place: Path):
-    """Return a folder with a tokenizer, and what reads it."""
     folder = tiny_folder(place)
     for name in ("model.safetensors", "config.json"):
         (folder / name).unlink()
@@ -147,7 +137,6 @@ def tokenizer(place: Path):
 
 
 def preset(place: Path):
-    """Return the folder of a preset of keras-hub, and what looks into it."""
     folder = place / "preset"
     described = {"module": "keras_hub.src.models.gemma", "class_name": "GemmaBackbone", "registered_name": "a>b"}
     described["config"] = {"dtype": {"module": "keras", "class_name": "DTypePolicy"}}
@@ -160,7 +149,6 @@ def preset(place: Path):
 
 
 def shard(place: Path):
-    """Return a folder with TFRecords, and what takes and reads them."""
     source = place / "x is a.tfrecord/a.tfrecord"
     source.parent.mkdir()
     source.write_bytes(records(WHOLE, WHOLE, WHOLE))
@@ -178,7 +166,6 @@ def shard(place: Path):
 
 
 def texts(place: Path):
-    """Return a folder with rows in every format, and what reads them."""
     rows = [{"q": "Who?", "n": 1, "talk": TALK}, {"q": "é\r\nb", "n": 2, "talk": TALK}]
     folder = place / "texts"
     folder.mkdir()

@@ -35,9 +35,7 @@ known = {key: records.manifest[key] for key in ("sequence_length", "packing")} |
 step = TrainingStep.of("mlm", "mlm.runs.x", recipe, **known)
 """
 
-TRAIN = (
-    STEP
-    + """
+TRAIN = """
 import jax
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.models.variables import assign
@@ -64,7 +62,6 @@ if job["measured"]:
     save_arrays(f"{job['folder']}/logits", {"logits": np.asarray(logits, np.float32)})
 print("RESULT" + json.dumps(results))
 """
-)
 
 
 def train_jax(manifest, folder, steps, devices=1, mesh=(-1, 1), weights=None, measured=False, **recipe):
@@ -76,12 +73,11 @@ def train_jax(manifest, folder, steps, devices=1, mesh=(-1, 1), weights=None, me
         "devices": devices, "weights": weights and str(weights), "folder": str(folder), "measured": measured,
         "steps": steps,
     }  # fmt: skip
-    return warm.result(warm.run("jax", TRAIN, json.dumps(job)))
+    return warm.result(warm.run("jax", STEP + TRAIN, json.dumps(job)))
 
 
 @pytest.fixture(scope="module")
 def padded(tmp_path_factory):
-    """Records with padding."""
     return records(tmp_path_factory.mktemp("padded"), "pad")
 
 
@@ -184,7 +180,6 @@ np.save(sys.argv[4], predictions(model, batch, training=False).numpy())
 
 
 def test_the_exported_folder_is_the_model(padded, trained_by_both, tmp_path):
-    """What we trained gives the same logits in transformers, within 1e-4."""
     from tpulm.models.tensor_files import save_tensors
     from tpulm.models.transformers_config import model_config
 
@@ -208,9 +203,7 @@ def test_the_exported_folder_is_the_model(padded, trained_by_both, tmp_path):
     assert np.abs(np.load(tmp_path / "logits.npy") - ours).max() < 1e-4 < np.abs(ours).max()
 
 
-SEGMENT = (
-    STEP
-    + """
+SEGMENT = """
 from tpulm.training.jax_trainer import train_segment
 from tpulm.training.segment import Segment
 
@@ -218,13 +211,12 @@ def train(files, *rest):
     data = partial(training_batch, records, recipe), partial(evaluation_batches, records)
     train_segment(build_run(step, masked_models), data, Segment(recipe, *files, *rest))
 """
-)
 
 
 def test_a_segment_that_is_stopped_goes_on_with_the_same_bytes(padded, tmp_path):
     """The state is sharded over devices, several steps at once."""
     changes = ON_JAX | {"mesh": (2, 2), "steps_per_execution": 3}
-    run_and_stop("jax", SEGMENT, padded, tmp_path, 3, 4, changes)
+    run_and_stop("jax", STEP + SEGMENT, padded, tmp_path, 3, 4, changes)
 
 
 DROPOUT = """

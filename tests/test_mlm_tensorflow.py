@@ -20,22 +20,25 @@ SIZES = {
     "max_position_embeddings": LENGTH + 4,
 }  # fmt: skip
 
-# Trains in a process of its own: devices and threads are settled once per process.
-TRAIN = """
+# Common to the programs below, each in a process of its own: devices and threads are settled once per process.
+JOB = """
 import json, sys
 job = json.loads(sys.argv[1])
-from tpulm.core.arrays import save_arrays
-from tpulm.training.tensorflow_trainer import evaluate
-from tpulm.training.tensorflow_model import predictions
-from tpulm.training.tensorflow_runtime import start, tf
-from tpulm.training.tensorflow_trainer import Trainer, global_batches
 from tpulm.models.transformers_config import model_config
 from tpulm.records.masked_batches import training_batch
 from tpulm.records.reader import Records
+from tpulm.training.tensorflow_runtime import start, tf, tf_keras
+from tpulm.training.tensorflow_trainer import Trainer, evaluate, global_batches, train_segment
 
-recipe, records = job["recipe"], Records(job["manifest"], "train")
-strategy = start(1, job["devices"])
-trainer = Trainer(strategy, model_config(job["model"], records.manifest, "mlm.runs.x.model"), recipe)
+recipe, records, strategy = job["recipe"], Records(job["manifest"], "train"), start(1, job["devices"])
+config = model_config(recipe["model"], records.manifest, "mlm.runs.x.model")
+"""
+
+TRAIN = """
+from tpulm.core.arrays import save_arrays
+from tpulm.training.tensorflow_model import predictions
+
+trainer = Trainer(strategy, config, recipe)
 save_arrays(f"{job['folder']}/start", trainer.weights())
 if job["one_type"]:  # the vector of the one token type stays as it is
     layer = trainer.model.roberta.embeddings
@@ -92,10 +95,10 @@ def train(manifest, folder, steps, devices=1, architecture="roberta", one_type=F
     dropouts = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     folder.mkdir()
     job = {
-        "recipe": RECIPE | recipe, "model": sizes | dropouts, "manifest": str(manifest), "devices": devices,
+        "recipe": RECIPE | recipe | {"model": sizes | dropouts}, "manifest": str(manifest), "devices": devices,
         "steps": steps, "one_type": one_type, "measured": measured, "folder": str(folder),
     }  # fmt: skip
-    return warm.result(warm.run("tensorflow", TRAIN, json.dumps(job)))
+    return warm.result(warm.run("tensorflow", JOB + TRAIN, json.dumps(job)))
 
 
 def test_replicas_and_microbatches_give_the_figures_of_one_device(manifest, tmp_path):
@@ -111,16 +114,7 @@ def test_replicas_and_microbatches_give_the_figures_of_one_device(manifest, tmp_
 
 # The losses of two copies of a record, each of which is a microbatch, by what each weighs; nothing is learned.
 COPIES = """
-import json, sys
-job = json.loads(sys.argv[1])
-from tpulm.training.tensorflow_runtime import start, tf
-from tpulm.training.tensorflow_trainer import Trainer
-from tpulm.models.transformers_config import model_config
-from tpulm.records.masked_batches import training_batch
-from tpulm.records.reader import Records
-
-records, recipe = Records(job["manifest"], "train"), job["recipe"] | {"batch_size": 2, "microbatches": 2}
-trainer = Trainer(start(1, 1), model_config(job["model"], records.manifest, "mlm.runs.x.model"), recipe)
+trainer = Trainer(strategy, config, recipe)
 first = {name: array[:1] for name, array in training_batch(records, recipe, 0).items()}
 batch = {name: tf.repeat(tf.constant(array), 2, axis=0) for name, array in first.items()}
 losses = []
@@ -133,8 +127,9 @@ print("RESULT" + json.dumps(losses))
 
 def test_microbatches_draw_dropout_of_their_own(manifest):
     model = SIZES | {"architecture": "roberta", "attention_probs_dropout_prob": 0, "hidden_dropout_prob": 0.5}
-    job = {"recipe": RECIPE, "manifest": str(manifest), "model": model}
-    first, second, again = warm.result(warm.run("tensorflow", COPIES, json.dumps(job)))
+    recipe = RECIPE | {"model": model, "batch_size": 2, "microbatches": 2}
+    job = {"recipe": recipe, "manifest": str(manifest), "devices": 1}
+    first, second, again = warm.result(warm.run("tensorflow", JOB + COPIES, json.dumps(job)))
     assert first == again != pytest.approx(second, rel=1e-6)
 
 
@@ -205,24 +200,16 @@ def run_and_stop(library, program, manifest, folder, stop_at, devices, changes):
 
 
 SEGMENT = """
-import json, sys
-job = json.loads(sys.argv[1])
-from tpulm.models.transformers_config import model_config
-from tpulm.records.reader import Records
-from tpulm.training.tensorflow_runtime import start, tf_keras
 from tpulm.training.segment import Segment
-from tpulm.training.tensorflow_trainer import Trainer, train_segment
-recipe, records, strategy = job["recipe"], Records(job["manifest"], "train"), start(1, job["devices"])
 
 def train(files, *rest):
     tf_keras.backend.clear_session()  # which restarts the numbers in names, as a new process does
-    config = model_config(recipe["model"], records.manifest, "mlm.runs.x.model")
     train_segment(Trainer(strategy, config, recipe), (records, records), Segment(recipe, *files, *rest))
 """
 
 
 def test_a_segment_that_is_stopped_goes_on_with_the_same_bytes(manifest, tmp_path):
-    run_and_stop("tensorflow", SEGMENT, manifest, tmp_path, 1, 1, {})
+    run_and_stop("tensorflow", JOB + SEGMENT, manifest, tmp_path, 1, 1, {})
 
 
 KERNELS = """

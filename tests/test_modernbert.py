@@ -55,9 +55,7 @@ def logits(model, ids, mask):
     return np.asarray(call(inputs))
 """
 
-SAVE = (
-    MODEL
-    + """
+SAVE = """
 from tpulm.core.arrays import save_arrays
 [folder] = rest
 model = made()
@@ -68,7 +66,6 @@ save_arrays(f"{folder}/ours", {v.path: np.asarray(v) for v in model.trainable_va
 save_arrays(f"{folder}/asked", {"ids": ids, "mask": mask, "logits": logits(model, ids, mask)})
 print("RESULT{}")
 """
-)
 
 THEIRS = """
 import json, sys
@@ -98,7 +95,7 @@ def exported(tmp_path_factory):
     from tpulm.models.transformers_config import model_config
 
     folder = tmp_path_factory.mktemp("modernbert")
-    warm.run("jax", SAVE, json.dumps([TINY, str(folder)]))
+    warm.run("jax", MODEL + SAVE, json.dumps([TINY, str(folder)]))
     config = model_config(TINY, MANIFEST, "the.model", "jax")
     config.architectures = [modernbert.PYTORCH_CLASS]
     (folder / "config.json").write_text(config.to_json_string())
@@ -115,7 +112,6 @@ def test_transformers_computes_the_same_logits(openers, exported, which):
 
 
 def variables_of(arrays):
-    """Return path and shape of variables, from their values."""
     return [SimpleNamespace(path=path, shape=array.shape) for path, array in arrays.items()]
 
 
@@ -123,7 +119,7 @@ def test_what_is_exported_is_opened_again(exported):
     arrays = load_arrays(exported / "ours")
     back = from_transformers(load_arrays(exported / "model.safetensors"), variables_of(arrays), PAD)
     assert set(back) == set(arrays) and all((back[name] == array).all() for name, array in arrays.items())
-    found = warm.result(warm.run("jax", OPENED, json.dumps([TINY, str(exported)])))
+    found = warm.result(warm.run("jax", MODEL + OPENED, json.dumps([TINY, str(exported)])))
     assert found["difference"] < 1e-5 and found["most"] == 64
 
 
@@ -153,9 +149,7 @@ def test_a_run_starts_from_what_is_exported(exported, tmp_path):
         folder_weights(tmp_path, variables)
 
 
-OPENED = (
-    MODEL
-    + """
+OPENED = """
 from pathlib import Path
 from tpulm.core.arrays import load_arrays
 from tpulm.models.loading import load_masked
@@ -167,12 +161,9 @@ found = logits(model, asked["ids"], asked["mask"])
 most = model.backbone.max_sequence_length
 print("RESULT" + json.dumps({"difference": float(abs(found - asked["logits"])[kept].max()), "most": most}))
 """
-)
 
 # Which tokens of a record reach which, through a local and a global layer; and a rotation by its formula.
-LAYERS = (
-    MODEL
-    + """
+LAYERS = """
 model = made()
 dice = np.random.default_rng(2)
 x = dice.standard_normal((1, 24, 32)).astype("f4")
@@ -194,11 +185,10 @@ for number, theta in ((0, 500.0), (1, 20.0)):
     rotated[theta] = float(abs(np.asarray(block.rope(query, positions=places)) - expected).max())
 print("RESULT" + json.dumps([reached, list(rotated.values())]))
 """
-)
 
 
 def test_layers_attend_locally_or_globally_within_a_document_at_rotated_positions():
-    reached, rotated = warm.result(warm.run("jax", LAYERS, json.dumps([TWO_LAYERS])))
+    reached, rotated = warm.result(warm.run("jax", MODEL + LAYERS, json.dumps([TWO_LAYERS])))
     index = np.arange(24)
     near = abs(index[:, None] - index) <= TINY["local_attention"] // 2
     document = np.repeat([1, 2, 0], (9, 11, 4))
@@ -209,9 +199,7 @@ def test_layers_attend_locally_or_globally_within_a_document_at_rotated_position
 
 
 # A document in a record against the same alone; the kernel, run by the interpreter, against plain attention; z-loss.
-SAME = (
-    MODEL
-    + """
+SAME = """
 from tpulm.models.attention import Kernel, fuse, needs_of
 from tpulm.models.token_losses import token_losses
 from tpulm.records.masked_batches import masked_lm
@@ -251,12 +239,11 @@ kernel = {"logits": fused, "calls": text.count("pallas_call")}
 seen = [model.backbone.tokens_seen(length) for length in (4, 100)]
 print("RESULT" + json.dumps({"apart": apart, "z_loss": z_loss, "kernel": kernel, "needs": needs, "seen": seen}))
 """
-)
 
 
 def test_documents_kernels_and_z_loss_are_as_they_are_defined():
     """tests/test_attention.py has the gradients of kernels."""
-    found = warm.result(warm.run("jax", SAME, json.dumps([TWO_LAYERS])))
+    found = warm.result(warm.run("jax", MODEL + SAME, json.dumps([TWO_LAYERS])))
     z_loss, kernel = found["z_loss"], found["kernel"]
     assert found["apart"] < 1e-4
     assert z_loss["loss"] < 1e-6 and z_loss["gradients"] < 1e-4 < 0.01 < z_loss["penalty"]

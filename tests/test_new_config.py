@@ -21,16 +21,14 @@ from newconfig.files import find_files, globs_of
 from newconfig.sample import look
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from tpulm.config.reading import read_config, read_yaml
+from tpulm.config.reading import read_config
 from tpulm.corpus.chat_templates import find_chat_template
 from tpulm.corpus.files import read_files
 from tpulm.corpus.parts import write_part
 from tpulm.corpus.rows import ChatTemplate, Form
 from tpulm.corpus.sources import ALLOWED, parts_of
 from tpulm.corpus.splits import assign_splits
-from tpulm.corpus.stdlib import python_docs
 from tpulm.specs.artifacts import SPLITS
-from tpulm.specs.scores import read_scores
 from tpulm.specs.texts import chat_template_files
 
 PROGRAM = ROOT / "tools/new_config.py"
@@ -65,18 +63,15 @@ def sentences(number, letters, glue, end):
 
 
 ENGLISH = sentences(2000, "abcdefghijklmnopqrst", " ", ".")
-JAPANESE = sentences(2000, [chr(0x4E00 + number) for number in range(300)], "", "。")
+SIGNS = [chr(0x4E00 + number) for number in range(300)]
+JAPANESE = sentences(2000, SIGNS, "", "。")
+ENDLESS = [text[:9] for text in sentences(2500, SIGNS, "", "")]
 
 
 def prose(folder):
     paragraphs = ["\n".join(ENGLISH[first : first + 4]) for first in range(0, len(ENGLISH), 4)]
     (folder / "a text.txt").write_text("\n\n".join(paragraphs))
     return "a text.txt", {"sample_by": "paragraph", "files": ["a text.txt"]}
-
-
-def lines(folder):
-    (folder / "[1].txt").write_text("\n".join(ENGLISH))
-    return "[1].txt", {"sample_by": "line", "files": ["[[]1].txt"]}
 
 
 def small_files(folder):
@@ -86,20 +81,11 @@ def small_files(folder):
 
 
 def json_lines(folder):
-    rows = [{"id": str(number), "content": text, "note": None} for number, text in enumerate(ENGLISH)]
-    (folder / "data").mkdir()
-    for name, some in (("train", rows[200:]), ("test", rows[:200])):
-        (folder / f"data/{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
-    files = {"train": ["data/train.jsonl"], "test": ["data/test.jsonl"]}
-    return "data/*.jsonl", {"column": "content", "files": files}
-
-
-def many_json_lines(folder):
     for number in range(12):
-        some = [json.dumps({"id": "x" * 300, "text": text if number else None}) for text in ENGLISH[number::12]]
+        some = [json.dumps({"id": "x" * 300, "content": text if number else None}) for text in ENGLISH[number::12]]
         (folder / f"train-{number}.jsonl").write_text("\n".join(some))
-    (folder / "test-a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in ENGLISH[::9]))
-    return ".", {"column": "text", "files": {"train": ["./train*.jsonl"], "test": ["./test-a.jsonl"]}}
+    (folder / "test.jsonl").write_text("\n".join(json.dumps({"content": text}) for text in ENGLISH[::9]))
+    return "*.jsonl", {"column": "content", "files": {"train": ["train*.jsonl"], "test": ["test.jsonl"]}}
 
 
 def reviews(folder):
@@ -140,12 +126,17 @@ def links(folder):
 
 
 def japanese(folder):
-    (folder / "ja.txt").write_text("\n".join("".join(JAPANESE[first : first + 4]) for first in range(0, 2000, 4)))
-    return "ja.txt", {"sample_by": "line"}
+    (folder / "[1].txt").write_text("\n".join("".join(JAPANESE[first : first + 4]) for first in range(0, 2000, 4)))
+    return "[1].txt", {"sample_by": "line", "files": ["[[]1].txt"]}
 
 
-TEXTS = [prose, lines, small_files, json_lines, many_json_lines, reviews, instructions, conversations, mixed_files]
-TEXTS += [links, japanese]
+def without_ends(folder):
+    """Lines in which neither words nor sentences end."""
+    (folder / "a.txt").write_text("\n".join(ENDLESS))
+    return "a.txt", {"sample_by": "line"}
+
+
+TEXTS = [prose, small_files, json_lines, reviews, instructions, conversations, mixed_files, links, japanese]
 # What was chosen of some of them.
 NOTES = {
     reviews: 'the text of a row is column: "review"; also possible: column: "title"',
@@ -167,8 +158,11 @@ def test_what_a_text_is_made_of_is_found(tmp_path, monkeypatch, text):
 @pytest.mark.unit
 @pytest.mark.parametrize(
     ("text", "accelerator"),
-    [(reviews, None), (conversations, None), (japanese, None), (prose, "v4-1024"), (prose, "h100:3")],
-)
+    [
+        (reviews, None), (conversations, None), (japanese, None), (without_ends, None), (prose, "v4-1024"),
+        (prose, "h100:3"),
+    ],
+)  # fmt: skip
 def test_a_config_is_short_and_valid_and_fits_the_text(write, tmp_path, text, accelerator):
     path, expected = text(tmp_path)
     out, said = write(path, *(["--accelerator", accelerator] if accelerator else []))
@@ -183,7 +177,8 @@ def test_a_config_is_short_and_valid_and_fits_the_text(write, tmp_path, text, ac
     assert masked["backend"] == "jax" and "model" in base
     assert all(run["resources"].get("accelerator") == accelerator for run in (masked, base))
     assert config["plan"]["topologies"] == ([accelerator] if accelerator and ":" not in accelerator else [])
-    shown = "".join(JAPANESE) if text is japanese else " ".join([*ENGLISH, *(one[::-1] for one in ENGLISH)])
+    scripts = {japanese: "".join(JAPANESE), without_ends: "\n".join(ENDLESS)}
+    shown = scripts.get(text) or " ".join([*ENGLISH, *(one[::-1] for one in ENGLISH)])
     for prompt in config["prompts"]["fill_mask"]:
         before, after = prompt.split("[MASK]")
         assert before in shown and after in shown
@@ -198,18 +193,7 @@ def test_a_long_text_is_enough_for_larger_models(write, tmp_path):
     out, said = write("a.txt.gz", "--accelerator", "v5e-8")
     assert "roberta-base:" in out and "gemma-small:" in out and "note: " not in said
     assert "found: 1 file, 11.5 MB, about 240,000 documents" in said
-    assert "the models are small because " in write(lines(tmp_path)[0], "--accelerator", "v5e-8")[1]
-
-
-@pytest.mark.unit
-def test_prompts_in_a_script_without_spaces_and_ends_of_sentences(write, tmp_path):
-    texts = [text[:9] for text in sentences(2500, [chr(0x4E00 + number) for number in range(300)], "", "")]
-    (tmp_path / "a.txt").write_text("\n".join(texts))
-    (tmp_path / "my.yaml").write_text(write("a.txt")[0])
-    prompts = read_config([tmp_path / "my.yaml"], {})["prompts"]
-    parts = [part for prompt in prompts["fill_mask"] for part in prompt.split("[MASK]")]
-    assert all(any(part in text for text in texts) for part in parts)
-    assert len(prompts["fill_mask"]) == len(prompts["generate"]) == 2
+    assert "the models are small because " in write(prose(tmp_path)[0], "--accelerator", "v5e-8")[1]
 
 
 def test_a_dataset_of_a_hub(tmp_path):
@@ -266,29 +250,6 @@ def test_many_files_of_the_shell_are_a_glob_again(tmp_path, monkeypatch):
     assert globs_of(find_files(names[1:])[0], names[1:]) == names[1:]
 
 
-@pytest.mark.unit
-@pytest.mark.parametrize(
-    ("name", "content", "more", "sentence"),
-    [
-        ("nothing.txt", None, [], f"nothing.txt does not exist; allowed: a file, a folder or a glob, of {ALLOWED}."),
-        ("a.txt", b"a" * 30_000, [], "a.txt: 30,000 characters in 1 different documents is too little text; allowed: "),
-        ("a.jsonl", b'{"id": 7}\n', [], "a.jsonl has no column of text, but "),
-        ("a.jsonl", b'{"talk": [{"from": "human"}]}\n', [], "a.jsonl, line 1: talk[0] is an object with "),
-        ("a.csv", b"url;review\nx;some words\n", [], "a.csv has the one column 'url;review'; allowed: columns that "),
-        ("a.csv", "text,a\nä b,c\n".encode("utf-16-le"), [], "a.csv is not plain text: "),
-        ("hf://some/absent", None, [], "hf://some/absent cannot be read ("),
-        ("a.txt", "\n".join(ENGLISH).encode(), ["v9-8"], '"v9-8" is not a TPU slice; allowed: one of v2, '),
-        ("a.txt", "\n".join(ENGLISH).encode(), ["v5e-7"], "allowed for v5e: 1, 4, 8, "),
-        ("a.txt", "\n".join(ENGLISH).encode(), ["v5p-4096"], "v5p-4096 has 2,048 devices; allowed: 512 at most."),
-    ],
-)
-def test_what_cannot_be_used_ends_in_a_sentence(write, tmp_path, name, content, more, sentence):
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    out, said = write(name, *(["--accelerator", *more] if more else []))
-    assert out == "" and said.startswith("error: ") and sentence in said and said.count("\n") == 1
-
-
 def questions(folder):
     rows = {"id": range(400), "question": [f"{text} {n}?" for n, text in enumerate(ENGLISH[:400])]}
     pandas.DataFrame(rows | {"answer": ENGLISH[400:800]}).to_csv(folder / "qa.csv", index=False)
@@ -298,14 +259,6 @@ def questions(folder):
 def prompts_of_base(folder):
     pandas.DataFrame({"Prompt": ENGLISH, "Response": ENGLISH[::-1]}).to_parquet(folder / "qa.parquet")
     return "qa.parquet", {"template": "{Prompt}\n", "response": "{Response}"}
-
-
-def instructions_with_input(folder):
-    return instructions(folder)[0], {"messages": {"system": "input", "user": "instruction", "assistant": "output"}}
-
-
-def answered_in_turns(folder):
-    return conversations(folder)[0], {"messages": "talk"}
 
 
 def one_column(folder):
@@ -335,17 +288,21 @@ def test_a_mesh_is_chosen_on_which_devices_send_little(write, tmp_path):
     assert "mesh: [2, 4]" in write(path, "--finetune", "gemma2_instruct_2b_en", "--accelerator", "v5e-8")[0]
 
 
+# Rows, what is found in them where that is not the same for a tuning, model and accelerator.
 TUNED = [
-    (questions, "gemma2_instruct_27b_en", "v5e-8"), (questions, "my-llama", None),
-    (prompts_of_base, "gemma2_2b_en", "l4:1"), (instructions_with_input, "gemma_instruct_2b_en", "v5e-1"),
-    (answered_in_turns, "gemma3_instruct_270m", None), (one_column, "qwen3_8b_en", "v6e-8"),
+    (questions, None, "gemma2_instruct_27b_en", "v5e-8"), (questions, None, "my-llama", None),
+    (prompts_of_base, None, "gemma2_2b_en", "l4:1"), (one_column, None, "qwen3_8b_en", "v6e-8"),
+    (instructions, {"messages": {"system": "input", "user": "instruction", "assistant": "output"}},
+     "gemma_instruct_2b_en", "v5e-1"),
+    (conversations, {"messages": "talk"}, "gemma3_instruct_270m", None),
 ]  # fmt: skip
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(("rows", "model", "accelerator"), TUNED)
-def test_a_config_finetunes_a_published_model_on_rows(write, tmp_path, rows, model, accelerator):
+@pytest.mark.parametrize(("rows", "found", "model", "accelerator"), TUNED)
+def test_a_config_finetunes_a_published_model_on_rows(write, tmp_path, rows, found, model, accelerator):
     path, expected = rows(tmp_path)
+    expected = found or expected
     llama(tmp_path)
     out, said = write(path, "--finetune", model, *(["--accelerator", accelerator] if accelerator else []))
     (tmp_path / "my.yaml").write_text(out)
@@ -361,8 +318,8 @@ def test_a_config_finetunes_a_published_model_on_rows(write, tmp_path, rows, mod
     (part,) = parts_of("finetune.text", text)
     form, template = Form("x", text), text.get("chat_template")
     if template:
-        found = find_chat_template("x", template, None, chat_template_files(template))
-        form = Form("x", text, ChatTemplate(found))
+        described = find_chat_template("x", template, None, chat_template_files(template))
+        form = Form("x", text, ChatTemplate(described))
     columns = {"seed": 0, "min_characters": 0, "responses": "column" not in text}
     record = write_part(str(tmp_path / "part"), read_files(part.files, "line", form), columns)
     recipe = {"parts": ["train"], "max_documents": None, "held_out": text["held_out"]}
@@ -372,35 +329,53 @@ def test_a_config_finetunes_a_published_model_on_rows(write, tmp_path, rows, mod
     assert all(any(one.startswith(prompt) for one in held_out) for prompt in config["prompts"]["generate"])
 
 
+# Files beside those of `questions`, and what ends in a sentence for the arguments.
+FILES = {
+    "short.txt": "a" * 30_000, "a.txt": "\n".join(ENGLISH), "number.jsonl": '{"id": 7}\n',
+    "turns.jsonl": '{"talk": [{"from": "human"}]}\n', "one.csv": "url;review\nx;some words\n",
+    "names.csv": "question,answer\n", "few.csv": "question,answer\n" + "Who?,I.\n" * 30,
+    "excel.csv": "question;answer\n" + "Who?;I.\n" * 30,
+    "pointer/tokenizer.json": "version https://git-lfs.github.com/spec/v1\n", "newer/tokenizer.json": '{"model": {}}',
+}  # fmt: skip
+ON, TUNE = "--accelerator", "--finetune"
+UNUSABLE = [
+    (["nothing.txt"], f"nothing.txt does not exist; allowed: a file, a folder or a glob, of {ALLOWED}."),
+    (["short.txt"], "short.txt: 30,000 characters in 1 different documents is too little text; allowed: "),
+    (["number.jsonl"], "number.jsonl has no column of text, but "),
+    (["turns.jsonl"], "turns.jsonl, line 1: talk[0] is an object with "),
+    (["one.csv"], "one.csv has the one column 'url;review'; allowed: columns that "),
+    (["wide.csv"], "wide.csv is not plain text: "),
+    (["hf://some/absent"], "hf://some/absent cannot be read ("),
+    (["a.txt", ON, "v9-8"], '"v9-8" is not a TPU slice; allowed: one of v2, '),
+    (["a.txt", ON, "v5e-7"], "allowed for v5e: 1, 4, 8, "),
+    (["a.txt", ON, "v5p-4096"], "v5p-4096 has 2,048 devices; allowed: 512 at most."),
+    (["qa.csv", TUNE, "gemma3_instrct_1b"], 'did you mean "gemma3_instruct_1b"?'),
+    (["qa.csv", TUNE, "gemma3_instruct_4b"], "allowed: gemma3_instruct_4b_text, "),
+    (["qa.csv", TUNE, "gemma3_27b_text", ON, "v5e-1"], "which does not fit the accelerator: "),
+    (["qa.csv", TUNE, "gemma3_1b", "--columns", "question,reply"], "found: id, question, answer."),
+    (["qa.csv", TUNE, "gemma3_1b", "--columns", "a,b,c"], "allowed: PROMPT,RESPONSE, two columns, "),
+    (["qa.csv", TUNE, "gemma3_1b", "--columns", "ansver"], 'did you mean "answer"?'),
+    (["few.csv", TUNE, "gemma3_1b"], " is too little text; allowed: 20 characters or more"),
+    (["qa.csv", TUNE, "gemma3_1b", ON, ""], "--accelerator is empty; allowed: "),
+    (["qa.csv", TUNE, "pointer"], "pointer/tokenizer.json is no JSON of a tokenizer; with Git LFS, "),
+    (["qa.csv", TUNE, "newer"], "newer/tokenizer.json cannot be read by the library tokenizers ("),
+    (["names.csv", TUNE, "gemma3_1b"], "names.csv has no rows; allowed: files with rows."),
+    (["excel.csv", TUNE, "gemma3_1b"], '`python -c \'import pandas; pandas.read_csv("excel.csv", sep=";'),
+    (["qa.csv", TUNE, "gemma3_1b", ON, "v5e:8"], 'did you mean "v5e-8"?'),
+    (["qa.csv", TUNE, "hf://gemma"], "--finetune is hf://gemma; allowed: hf://OWNER/NAME."),
+]
+
+
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["qa.csv", "--finetune", "gemma3_instrct_1b"], 'did you mean "gemma3_instruct_1b"?'),
-        (["qa.csv", "--finetune", "gemma3_instruct_4b"], "allowed: gemma3_instruct_4b_text, "),
-        (["qa.csv", "--finetune", "gemma3_27b_text", "--accelerator", "v5e-1"], "which does not fit the accelerator: "),
-        (["qa.csv", "--finetune", "gemma3_1b", "--columns", "question,reply"], "found: id, question, answer."),
-        (["qa.csv", "--finetune", "gemma3_1b", "--columns", "a,b,c"], "allowed: PROMPT,RESPONSE, two columns, "),
-        (["qa.csv", "--finetune", "gemma3_1b", "--columns", "ansver"], 'did you mean "answer"?'),
-        (["few.csv", "--finetune", "gemma3_1b"], " is too little text; allowed: 20 characters or more"),
-        (["qa.csv", "--finetune", "gemma3_1b", "--accelerator", ""], "--accelerator is empty; allowed: "),
-        (["qa.csv", "--finetune", "pointer"], "pointer/tokenizer.json is no JSON of a tokenizer; with Git LFS, "),
-        (["qa.csv", "--finetune", "newer"], "newer/tokenizer.json cannot be read by the library tokenizers ("),
-        (["names.csv", "--finetune", "gemma3_1b"], "names.csv has no rows; allowed: files with rows."),
-        (["excel.csv", "--finetune", "gemma3_1b"], '`python -c \'import pandas; pandas.read_csv("excel.csv", sep=";'),
-        (["qa.csv", "--finetune", "gemma3_1b", "--accelerator", "v5e:8"], 'did you mean "v5e-8"?'),
-        (["qa.csv", "--finetune", "hf://gemma"], "--finetune is hf://gemma; allowed: hf://OWNER/NAME."),
-    ],
-)
-def test_what_cannot_be_finetuned_ends_in_a_sentence(write, tmp_path, arguments, sentence):
+@pytest.mark.parametrize(("arguments", "sentence"), UNUSABLE)
+def test_what_cannot_be_used_ends_in_a_sentence(write, tmp_path, arguments, sentence):
     questions(tmp_path)
     llama(tmp_path)
-    for name, content in {"pointer": "version https://git-lfs.github.com/spec/v1\n", "newer": '{"model": {}}'}.items():
+    for name in ("pointer", "newer"):
         shutil.copytree(tmp_path / "my-llama", tmp_path / name)
-        (tmp_path / name / "tokenizer.json").write_text(content)
-    (tmp_path / "names.csv").write_text("question,answer\n")
-    (tmp_path / "excel.csv").write_text("question;answer\n" + "Who?;I.\n" * 30)
-    (tmp_path / "few.csv").write_text("question,answer\n" + "Who?,I.\n" * 30)
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content)
+    (tmp_path / "wide.csv").write_text("text,a\nä b,c\n", encoding="utf-16-le")
     out, said = write(*arguments)
     assert out == "" and said.startswith("error: ") and sentence in said and said.count("\n") == 1
 
@@ -419,21 +394,3 @@ def test_epochs_are_those_of_the_records(fresh):
         steps, said = re.search(rf"{run}:.*?steps: (\d+)   # about ([\d.,]+) epochs", config, re.DOTALL).groups()
         records = json.loads(manifest.read_text())["splits"]["train"]["records"]
         assert float(said.replace(",", "")) == pytest.approx(int(steps) * batch / records, rel=0.1), run
-
-
-@pytest.mark.long
-def test_the_documented_commands_lead_from_a_text_to_an_answer(fresh):
-    def run(*command):
-        return subprocess.run([sys.executable, *command], cwd=fresh.folder, capture_output=True, text=True, check=True)
-
-    (fresh / "own.txt").write_text("\n".join(python_docs()[::2]))
-    run("tools/new_config.py", "own.txt")
-    fresh("-d", "experiments/own", "--cores", "2")
-    _, scores = read_scores(fresh / "experiments/own/results/mlm/modernbert-mini/metrics.json")
-    losses = [score for score in scores if score.metric == "loss"]
-    assert len(losses) == 2 and all(loss.value < loss.baselines["token frequencies"] for loss in losses)
-    prompts = read_yaml(fresh / "experiments/own/config.yaml")["prompts"]
-    for model, (prompt, _) in (("modernbert-mini", prompts["fill_mask"]), ("gemma-mini", prompts["generate"])):
-        answer = run("tools/try.py", "-d", "experiments/own", model, "--prompt", prompt).stdout
-        assert len(re.findall("^ *[0-9.]+%  ", answer, re.M)) == 5 if "[MASK]" in prompt else "\n---\n" in answer
-    assert f"{losses[1].value:.3f}" in (fresh / "experiments/own/results/report.html").read_text()

@@ -65,7 +65,6 @@ def told(folder: Path, recipe: dict = RECIPE) -> str:
 
 
 def scored(results: Path, scores: list[Score], name: str = "mlm/one") -> None:
-    """Write scores of the masked run."""
     path = results / f"evaluation/{name}/scores.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_scores(path, "mlm/one", "masked", scores)
@@ -157,8 +156,6 @@ def test_a_figure_is_drawn_without_a_script_in_the_colors_of_the_page(monkeypatc
     assert text.startswith("<svg") and 'role="img" aria-label="A &#34;&lt;label&gt;&#34;"' in text
     assert "<title>bits: 2.125; name: mlm/&lt;b&gt;</title>" in text and ">5-gram</text>" in text
     assert "var(--series-1)" in text and "<script" not in text and " id=" not in text
-    alone = charts.intervals([rows[0] | {"low": None, "high": None}], [], "bits")
-    assert "<title>bits: 2.125" in svg.figure(look, alone, "", svg.NARROW)
     curve = {"steps": list(range(1, 5001)), "values": [5.0 + 0.1 * (step % 7) for step in range(5000)]}
     panels = charts.training_panels([{"label": "mlm/one", "loss": curve, "held_out": None}], 340)
     text = svg.figure(look, panels, "", 340)
@@ -254,8 +251,7 @@ def test_the_first_screen_says_what_the_table_of_scores_says(results):
     scored(results, [pairs, pseudo])
     summary = told(results).partition('id="text-title"')[0]
     assert re.findall('class="verdict">(.*?)<', summary) == ["no significant difference"]
-    assert pairs.comparison.startswith("no significant difference from 5-gram")
-    assert "2.336" in summary and "1.479" not in summary and pseudo.comparison == ""
+    assert "2.336" in summary and "1.479" not in summary
     # A finetuned model is compared with its base model first, whatever is better.
     scored(results, [replace(pairs, baselines={"5-gram": 0.9062, BASE: 0.5}, chance=None)])
     assert re.findall('class="verdict">(.*?)<', told(results).partition('id="text-title"')[0]) == ["better"]
@@ -372,8 +368,6 @@ def test_jobs_are_followed_from_the_files_back_to_the_text(tmp_path, monkeypatch
     assert found["totals"]["thread_seconds"] == 10 + 11 + 1
     assert found["totals"]["watt_hours"] == round((22 * 10 + 11 * 4 * 170) / 3600, 3)
     assert found["totals"]["price"] is None  # of v4-8, none is given
-    priced = jobs.account(["results/c"], RECIPE | {"prices": {"v4-8": 9.0}}, ledger.jobs_of(tmp_path))
-    assert priced["totals"]["price"] == round(11 / 3600 * 9 + 22 / 3600 * 0.5, 6)
 
 
 def test_what_was_interrupted_counts(tmp_path, monkeypatch):

@@ -4,13 +4,12 @@ import json
 import os
 import shutil
 import signal
-import time
 from pydoc_data import topics
 
 import numpy as np
 import pytest
 from conftest import DELETE, Workflow, changed, configured
-from kills import checkpoints, fingerprints
+from kills import checkpoints, fingerprints, wait_for
 from tpulm.config.outline import Outline
 from tpulm.config.reading import complete
 from tpulm.core.errors import UserError
@@ -167,7 +166,6 @@ SEGMENT = "results/base/small/checkpoints/00000020"
 
 
 def test_a_phase_at_the_end_of_a_run_trains_its_own_segment_only(built):
-    """The short version of the test below."""
     phases = [{"until": 10}, {"until": 20, "sequence_length": 128, "batch_size": 2}]
     option = configured(built, {BASE: phases})
     before = checkpoints(built)
@@ -208,9 +206,7 @@ def test_a_model_is_that_of_its_last_phase_and_a_kill_in_it_changes_no_byte(phas
     shutil.rmtree(phased / PLACES[2])
     log.unlink()
     process = phased.start(f"{PLACES[2]}/state.json", "--cores", "2")
-    while not (log.exists() and "steps 5 to 6" in log.read_text()):
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_for(lambda: log.exists() and "steps 5 to 6" in log.read_text(), process, every=0.01)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     phased(f"{PLACES[2]}/state.json")

@@ -131,8 +131,6 @@ def test_a_snapshot_that_is_broken_off_leaves_the_one_before(snapshots, monkeypa
 
 
 class Sum:
-    """A trainer of one number."""
-
     def __init__(self):
         self.value = np.zeros((), "f8")
 

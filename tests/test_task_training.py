@@ -16,6 +16,7 @@ from test_masked_folders import CONFIG, given, tiny_folder  # noqa: F401 (a fixt
 from test_modernbert import exported  # noqa: F401 (a fixture)
 from test_plan import compiler
 from test_staleness import listed
+from tpulm.core.files import read_json
 from tpulm.specs.scores import read_scores
 
 PREDICTS = {"class": 3, "number": 1}
@@ -202,6 +203,9 @@ def test_every_form_of_a_task_is_learned_and_scored(scored):
     assert accuracy.baselines["bag of words (logistic regression)"] > 0.9
     assert accuracy.baselines["most frequent label"] < 0.7 < accuracy.low <= accuracy.value <= accuracy.high
     assert f1.value > 0.9 and f1.chance is None
+    head, *chains = (scored / "results/evaluation/tasks/which/mlm/asked/chains.csv").read_text().splitlines()
+    assert head == "weights,rate,seed,validation_accuracy,validation_f1,test_accuracy,test_f1,selected"
+    assert [line.split(",")[:3] for line in chains] == [["pretrained", "0.003", "0"]]
     _, (pearson,) = scores_at(scored, "pair")
     assert pearson.value == np.mean(pearson.seeds) > 0.8 and pearson.metric == "pearson" and pearson.items == 40
     assert pearson.baselines["mean"] == 0.0 and set(pearson.baselines) == {"mean", "same model from random weights"}
@@ -227,7 +231,6 @@ print("RESULT" + json.dumps(found))
 
 
 def test_the_demo_predicts_what_was_scored(scored):
-    """Labels of texts, and numbers of two texts."""
     asked, wanted, tasks = [], [], scored / "results/evaluation/tasks"
     chain = [("weights", "=", "pretrained"), ("split", "=", "test")]
     for task in ("which", "pair"):
@@ -246,20 +249,8 @@ def test_the_demo_predicts_what_was_scored(scored):
     assert [answer["number"] for answer in found[3:]] == pytest.approx(wanted[3:], rel=1e-4)
 
 
-def test_items_are_what_the_score_is_a_mean_of(scored):
-    folder = scored / "results/evaluation/tasks/which/mlm/asked"
-    items = pq.read_table(folder / "items.parquet").to_pydict()
-    _, (accuracy, _) = scores_at(scored, "which")
-    assert set(items["score"]) == {accuracy.name} and len(set(items["item"])) == 40
-    assert np.mean(items["value"]) == pytest.approx(accuracy.value)
-    chains = (folder / "chains.csv").read_text().splitlines()
-    assert chains[0] == "weights,rate,seed,validation_accuracy,validation_f1,test_accuracy,test_f1,selected"
-    assert [line.split(",")[:3] for line in chains[1:]] == [["pretrained", "0.003", "0"]]
-
-
 def state(workflow, chain, step):
-    path = f"results/evaluation/tasks/{chain}/checkpoints/{step:08d}/state.json"
-    return json.loads((workflow / path).read_text())
+    return read_json(workflow / f"results/evaluation/tasks/{chain}/checkpoints/{step:08d}/state.json")
 
 
 def test_a_chain_is_as_a_runs(scored):

@@ -29,7 +29,6 @@ TRAINING = {
 
 
 def config_of(tmp_path, task, **sections):
-    """Return the shipped config with one task instead of its own."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(read_yaml(ROOT / "config.yaml") | {"evaluation": {"tasks": {"x": task}}} | sections))
     return read_config([path], {})
@@ -182,7 +181,6 @@ def test_docstrings_belong_to_one_module():
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    """A tokenizer of words and of halves of one."""
     pieces = ["[CLS]", "[SEP]", "[UNK]", "[PAD]", "a", "b", "c", "long", "##er", "##est"]
     found = Tokenizer(models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
     found.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -4,19 +4,23 @@ import json
 
 import warm
 
-# Losses and gradients of a training step of models, with the vocabulary in chunks and whole.
-LOSSES = """
+# Common to the two programs on meshes.
+MODELS = """
 import json, sys
 from tpulm.training import runtime
 runtime.start(1, 8)
-import jax, keras_hub, numpy as np
+import jax, jax.numpy as jnp, keras_hub, numpy as np
 from tpulm.compat.keras import skip_initialization
 from tpulm.models import sharding, token_losses
 from tpulm.models.causal import construct
 from tpulm.specs.training_step import CausalArchitecture
 
-ROWS = 16_384
 token_losses.SMALLEST = 512
+"""
+
+# Losses and gradients of a training step of models, with the vocabulary in chunks and whole.
+LOSSES = """
+ROWS = 16_384
 
 def compared(family, sizes, mesh, method, precision):
     runtime.set_precision(precision)
@@ -66,7 +70,7 @@ CASES = {
 
 
 def test_the_loss_in_chunks_is_the_loss():
-    found = warm.result(warm.run("jax", LOSSES, json.dumps([arguments for arguments, _ in CASES.values()])))
+    found = warm.result(warm.run("jax", MODELS + LOSSES, json.dumps([arguments for arguments, _ in CASES.values()])))
     for (case, (_, count)), figures in zip(CASES.items(), found, strict=True):
         assert figures["chunks"] == count and figures["refused"], case  # a z_loss, of which nothing would be made
         narrow = case.startswith("bfloat16")  # whole, bfloat16 logits have ties
@@ -76,17 +80,8 @@ def test_the_loss_in_chunks_is_the_loss():
 
 # Arrays on meshes: chunked losses, without gradients and with them, beside those of all logits on one device.
 ON_MESHES = """
-import json, sys
-from tpulm.training import runtime
-runtime.start(1, 8)
-import jax, jax.numpy as jnp, keras_hub, numpy as np
-from tpulm.compat.keras import skip_initialization
-from tpulm.models import sharding, token_losses
-from tpulm.models.causal import construct
-from tpulm.specs.training_step import CausalArchitecture
-
 ROWS = 32_768
-token_losses.CHUNK, token_losses.SMALLEST = 1024, 512
+token_losses.CHUNK = 1024
 sizes, *cases = json.loads(sys.argv[1])
 with skip_initialization():
     model = construct(CausalArchitecture("GemmaBackbone", sizes, ROWS))
@@ -151,7 +146,7 @@ MESHES = {
 
 def test_no_device_of_a_mesh_holds_all_logits():
     job = json.dumps([GEMMA, *(arguments for arguments, _ in MESHES.values())])
-    found = warm.result(warm.run("jax", ON_MESHES, job))
+    found = warm.result(warm.run("jax", MODELS + ON_MESHES, job))
     for (case, (_, count)), figures in zip(MESHES.items(), found, strict=True):
         assert figures["chunks"] == count, case
         if count > 1:

@@ -27,6 +27,8 @@ from tpulm.tokenization.sample import Sample
 from tpulm.tokenization.training import train
 from tpulm.tokenization.writing import by_script
 
+pytestmark = pytest.mark.unit
+
 MODELS = ("unigram", "bpe", "wordpiece")
 FAR = {"[CLS]": 0, "[SEP]": 1, "<unk>": 2, "<pad>": 3, "[MASK]": 4, "far": 4_000_000_000}  # ids
 
@@ -39,7 +41,6 @@ def texts() -> list[str]:
 
 @pytest.fixture(scope="module")
 def trained(texts):
-    """Tokenizers of all kinds, by kind."""
     return {kind: train([texts[:1800]], Recipe(kind, 1000))[0] for kind in MODELS}
 
 
@@ -88,7 +89,6 @@ def test_threads_and_hash_seeds_do_not_matter(texts, tmp_path):
     assert printed[0] == printed[1]
 
 
-@pytest.mark.unit
 def test_unigram_cuts_as_well_as_the_library(texts, trained):
     reference = pipeline.tokenizer_around(models.Unigram(), Recipe("unigram", 1000))
     trainer = UnigramTrainer(vocab_size=1000, unk_token="<unk>", special_tokens=pipeline.SPECIALS, show_progress=False)
@@ -127,7 +127,6 @@ def train_at(kind, batches, size):
 
 
 @pytest.mark.parametrize("name", TEXTS)
-@pytest.mark.unit
 def test_any_text_is_learned_and_comes_back(name, kind):
     text, size = TEXTS[name]
     if kind == "wordpiece":  # a character has a piece at the start of words and another inside of them
@@ -144,7 +143,6 @@ def base64_of(kilobytes, times):
     return base64.b64encode(np.random.default_rng(3).bytes(1000 * kilobytes) * times).decode()
 
 
-@pytest.mark.unit
 def test_no_pieces_are_made_of_a_long_word(texts, kind):
     """But of text without spaces, such as Japanese, or where most of the text is such words."""
     some, line = texts[:300], base64_of(1, 20)
@@ -159,45 +157,38 @@ def test_no_pieces_are_made_of_a_long_word(texts, kind):
     assert "long_word_characters" not in train([[line]], Recipe(kind, 80))[1]
 
 
-# What a tokenizer may change or lose: white space of all kinds, what is not normalized, what is rare, what is no text.
-HARD = {
-    "code": "def f(x):\n\treturn x  # `` same ''\r\n\r\n    y = 1\n",
-    "a table": "| a  |   b |\n|----|-----|\n|  1 | 2.5 |\n\n\n",
-    "Chinese": "东京是日本的首都。\u3000全角ＡＢＣ１２３",
-    "Arabic": "\u0627\u0644\u0633\u0651\u0644\u0627\u0645\u064f \u0639\u0644\u064a\u0643\u0645\u200f\u061f",
-    "emoji": "\U0001f469\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f \U0001f44d\U0001f3fd",
-    "marks": "e\u0301 a\u0308\u0323 \u0301 \ufb01 \u212b ▁ ▁▁",
-    "controls": "\0 \x1c \x7f \x85 \ufeff \ufffd \ue000 \U0010ffff \u2028 \u2029",
-    "names": " [MASK <unk <0x0A> Ġ Ċ </s> ",
-    "spaces": "   a  b   ",
-}
+# What a tokenizer may change or lose, beside TEXTS: white space, what is not normalized, what is rare, what is no text.
+HARD = [
+    *(text for text, _ in TEXTS.values()),
+    "| a  |   b |\n|----|-----|\n|  1 | 2.5 |\n\n\n   a  b   ",
+    "\u3000全角ＡＢＣ１２３ \ue000 \U0010ffff \u2029 [MASK <unk Ġ Ċ",
+    "\u0627\u0644\u0633\u0651\u0644\u0627\u0645\u064f \u0639\u0644\u064a\u0643\u0645\u200f\u061f",
+    "e\u0301 a\u0308\u0323 \u0301 \ufb01 \u212b ▁ ▁▁",
+]
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize("rule", ["gpt2", "llama3"])
 def test_bytes_bring_every_text_back(texts, rule):
     tokenizer, record = train([texts[:200]], Recipe("byte-level-bpe", 600, pre_tokenizer=rule))
     assert tokenizer.get_vocab_size() == 600 and not record
     assert Encoder(tokenizer).by_words
-    for text in HARD.values():
+    for text in HARD:
         assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_rare_characters_are_bytes(texts, kind):
     recipe = Recipe(kind, 1000, byte_fallback=True, normalization="none", whitespace="runs", character_coverage=0.999)
     tokenizer, record = train([texts], recipe)
     assert tokenizer.get_vocab_size() == 1000
     assert record["rare_characters"] > 0 and 0.999 <= record["character_coverage"] < 1
-    for text in HARD.values():
+    for text in HARD:
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         assert tokenizer.token_to_id("<unk>") not in ids
         # A space at the beginning is the mark of the first word, and the mark itself is a space.
         assert tokenizer.decode(ids) == text.replace("▁", " ").removeprefix(" ")
 
 
-@pytest.mark.unit
 def test_characters_beyond_the_coverage_are_unknown(kind):
     # Of 3,000 characters, 2,000 occur once. The text has a mark before each document, too.
     common, rare = "".join(map(chr, range(0x4E00, 0x4E00 + 1000))), "".join(map(chr, range(0x5400, 0x5400 + 2000)))
@@ -218,7 +209,6 @@ def test_characters_beyond_the_coverage_are_unknown(kind):
     assert tokenizer.decode([i for i in ids if i != unknown]) == f"{common[:20]}{common[30:50]}"
 
 
-@pytest.mark.unit
 def test_an_indentation_is_a_token(texts, kind):
     code = [f"def {name}(x):\n        return {name}" for name in ("one", "two", "six") for _ in range(99)]
     code += texts[:300]
@@ -228,13 +218,11 @@ def test_an_indentation_is_a_token(texts, kind):
 
 
 @pytest.mark.parametrize("batches", [[], [[]], [[""]]])
-@pytest.mark.unit
 def test_no_words(batches, kind):
     with pytest.raises(UserError, match="^corpus: "):
         train(batches, Recipe(kind, 100))
 
 
-@pytest.mark.unit
 def test_pipeline_is_the_published_one(trained, kind):
     form = json.loads(trained[kind].to_str())
     replaced = {one["pattern"]["String"]: one["content"] for one in form["normalizer"]["normalizers"]}
@@ -253,7 +241,6 @@ WORDS = ["a b", "a  b", " a", "a ", "", "  ", "``x'' y", "▁▁a b", "\n a\n b"
 @pytest.mark.parametrize("text", WORDS)
 @pytest.mark.parametrize("whitespace", ["keep", "runs", "fold"])
 @pytest.mark.parametrize("model", ["unigram", "wordpiece"])
-@pytest.mark.unit
 def test_words_are_those_of_the_pre_tokenizer(text, model, whitespace, monkeypatch):
     monkeypatch.setattr(words, "SLICE", 3)
     recipe = Recipe(model, 100, whitespace=whitespace)
@@ -266,7 +253,6 @@ def test_words_are_those_of_the_pre_tokenizer(text, model, whitespace, monkeypat
     assert counted.other == set("".join(word[1:] for word in counted.counts))
 
 
-@pytest.mark.unit
 def test_distinct_words_are_bounded(texts, monkeypatch):
     texts = texts[:800]
     recipe = Recipe("unigram", 400, character_coverage=1.0)
@@ -285,14 +271,12 @@ def test_distinct_words_are_bounded(texts, monkeypatch):
         assert not [text for text in texts if 2 in tokenizer.encode(text).ids]
 
 
-@pytest.mark.unit
 def test_special_tokens_in_the_text_are_no_pieces(texts, kind):
     tokenizer, _ = train([[f"{text} [MASK] <unk>[SEP]" for text in texts[:500]]], Recipe(kind, 500))
     assert tokenizer.get_vocab_size() == 500
     assert not [piece for piece in tokenizer.get_vocab() if "MAS" in piece and piece != "[MASK]"]
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize("size", [10, 5000])
 def test_a_vocabulary_size_that_cannot_be(kind, size):
     """Too small for the characters, too large for what repeats: the message has the size that can be."""
@@ -305,7 +289,6 @@ def test_a_vocabulary_size_that_cannot_be(kind, size):
         train([text], Recipe(kind, limit - 1 if size == 10 else limit + 1))
 
 
-@pytest.mark.unit
 def test_a_sample_is_seeded_and_of_the_asked_size(monkeypatch):
     documents = [f"document {number}" for number in range(5000)]
 
@@ -332,7 +315,6 @@ def test_a_sample_is_seeded_and_of_the_asked_size(monkeypatch):
     assert len(chosen(Sample(read, lengths, 1, 0))) == 1
 
 
-@pytest.mark.unit
 def test_auto_tokenizer_loads_and_round_trips(saved, texts):
     from transformers import AutoTokenizer
 
@@ -350,7 +332,6 @@ def test_auto_tokenizer_loads_and_round_trips(saved, texts):
     assert tokenizer.convert_ids_to_tokens(ids)[-3] != "▁" and 4 in ids
 
 
-@pytest.mark.unit
 def test_pretrained_folder_is_taken_as_it_is(saved, tmp_path, texts):
     assert write_tokenizer_to(tmp_path, saved) == 1000
     first, second = folder.load(saved / "tokenizer.json"), folder.load(tmp_path / "tokenizer.json")
@@ -360,7 +341,6 @@ def test_pretrained_folder_is_taken_as_it_is(saved, tmp_path, texts):
     assert str(saved) not in "".join(file.read_text() for file in tmp_path.iterdir())
 
 
-@pytest.mark.unit
 def test_pretrained_without_a_tokenizer_or_mask_is_refused(saved, tmp_path):
     with pytest.raises(UserError, match=f"^tokenizer.pretrained is {tmp_path}, "):
         write_tokenizer_to(tmp_path / "out", tmp_path)
@@ -379,7 +359,6 @@ def changed_copy(saved, path, file, **values):
     return path
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize(
     "values",
     [  # the library panics when it loads, or when it encodes; it lists all ids that are missing
@@ -395,7 +374,6 @@ def test_a_tokenizer_on_which_its_library_fails_is_refused(saved, tmp_path, valu
         write_tokenizer_to(tmp_path / "out", source)
 
 
-@pytest.mark.unit
 def test_a_tokenizer_that_transformers_5_saved_is_taken(saved, tmp_path):
     of_5 = {"tokenizer_class": "TokenizersBackend", "extra_special_tokens": ["[SEP]"]}
     source = changed_copy(saved, tmp_path / "source", "tokenizer_config.json", **of_5)
@@ -406,7 +384,6 @@ def test_a_tokenizer_that_transformers_5_saved_is_taken(saved, tmp_path):
     assert folder.special_tokens(tmp_path / "out/special_tokens_map.json")["mask_token"] == "[MASK]"
 
 
-@pytest.mark.unit
 def test_figures(trained, kind, saved, texts):
     trained = trained[kind]
     held_out = [*texts[1800:], "a (<unk>, b", "<unk>"]
@@ -427,7 +404,6 @@ def test_figures(trained, kind, saved, texts):
     assert figures["unigram_entropy"] == pytest.approx(-sum(p * math.log(p) for p in shares if p))
 
 
-@pytest.mark.unit
 def test_scripts(texts):
     documents = [*texts[:300], "Привет мир", "東京は日本の首都です。"]
     tokenizer, _ = train([documents], Recipe("bpe", 600, character_coverage=0.9995))
@@ -444,7 +420,6 @@ def test_scripts(texts):
     assert (rows["cyrillic"]["tokens"], rows["cyrillic"]["uncovered"]) == (33, 15)
 
 
-@pytest.mark.unit
 def test_documents_are_read_by_range(tmp_path, texts):
     path, *several = (str(tmp_path / f"{number}.parquet") for number in range(4))
     pq.write_table(pa.table({"text": texts}), path, row_group_size=300)

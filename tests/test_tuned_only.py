@@ -8,17 +8,16 @@ import pytest
 import test_causal
 from conftest import open_vocabulary
 from safetensors.numpy import load_file, save_file
-from test_causal import RECIPE, draw_lora, prose, train, trainer_of
-from test_lora import LORA, opened
+from test_causal import RECIPE, prose, train, trainer_of
+from test_lora import LORA, opened, tuned_and_merged
 from test_transformers import OPEN, check_greedy, check_opened, check_same, export, job_of, logits
 from tpulm.config.model_sizes import backbone_arguments, causal_size
-from tpulm.core.arrays import save_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
 from tpulm.core.foreign_folders import check_preset
 from tpulm.specs.byte_level import Vocabulary
 from tpulm.specs.causal_families import refuse_bypassed
-from tpulm.specs.training_step import ModelSpec, TrainingStep
+from tpulm.specs.training_step import TrainingStep
 from tpulm.tokenization.sentencepiece_bpe import train_vocabulary
 from tpulm.tokenization.training import train_byte_level
 
@@ -166,17 +165,10 @@ def test_adapters_train_on_eight_devices_as_planned(made, packed, name):
 @pytest.mark.parametrize("name", QUICK)
 def test_a_merged_model_gives_the_tuned_logits(made, tmp_path, name):
     """The base is bfloat16; tests/test_lora.py has int8."""
-    from tpulm.models.adapters import merged
-    from tpulm.training.sharded_arrays import by_path
-
     base = made(name) / "preset"
     ids = open_vocabulary(base).encode([" ".join(prose(3))])[0][:24]
-    changes = {"targets": TARGETS[name], "alpha": 6, "base_precision": "bfloat16", "base": {"preset": base}}
-    model = opened(base, **changes)
-    draw_lora(model)
-    save_arrays(tmp_path / "best", by_path(model.trainable_variables, [v.value for v in model.trainable_variables]))
-    spec = ModelSpec.of("finetune", "the.run", LORA | {"precision": "float32", "mesh": (1, 1)} | changes)
-    np.testing.assert_allclose(logits(merged(spec, str(tmp_path / "best")), ids), logits(model, ids), atol=1e-4)
+    model, merged = tuned_and_merged(base, tmp_path, targets=TARGETS[name], base_precision="bfloat16")
+    np.testing.assert_allclose(logits(merged, ids), logits(model, ids), atol=1e-4)
 
 
 def test_settings_that_gemma_4_computes_otherwise_are_refused(made):
