@@ -14,6 +14,7 @@ import gc
 import importlib
 import json
 import os
+import re
 import runpy
 import select
 import signal
@@ -107,7 +108,7 @@ class Process:
 def server(folder: str, preloaded: str, process: int, environment: dict[str, str] | None = None) -> str:
     """Return the address of the server in a folder that has this preloaded, which the first who asks for it starts.
 
-    preloaded  snakemake; light, jax, tensorflow: what scripts import; warm-LIBRARY: what programs of tests/warm.py do
+    preloaded  snakemake; light, jax: what scripts import; warm-LIBRARY: what programs of tests/warm.py do
     process    with which it ends
     """
     address = f"{folder}/{preloaded}"
@@ -167,8 +168,8 @@ def client(folder: str, steady: bool, process: int, environment: dict[str, str])
             return
         with open(program, "rb") as file:
             script = file.read()
-        # The lock of a rule's environment is among the inputs, which a script begins with.
-        preloaded = next((name for name in ("tensorflow", "jax") if f"envs/{name}.txt".encode() in script), "light")
+        # A script begins with the params of its rule, which have the name of the environment, see `code_digest`.
+        preloaded = "jax" if re.search(rb"\.py jax [0-9a-f]+", script) else "light"
         job["arguments"] = [program]
         address = server(os.path.dirname(folder), preloaded, process, environment)
     else:
@@ -306,12 +307,8 @@ def preload(what: str) -> Callable:
         importlib.import_module("gcsfs")
         return script
     sys.path.insert(0, str(TESTS.parent / "scripts"))
-    if what == "jax":
-        importlib.import_module("tpulm.training.runtime").start(1)
-        importlib.import_module("keras_hub")
-    else:
-        importlib.import_module("tpulm.training.tensorflow_runtime")
-        importlib.import_module("transformers.models.roberta.modeling_tf_roberta")
+    importlib.import_module("tpulm.training.runtime").start(1)
+    importlib.import_module("keras_hub")
     sys.path.pop(0)
     for name in [name for name in sys.modules if name.partition(".")[0] == "tpulm"]:
         del sys.modules[name]
