@@ -28,7 +28,7 @@ from tpulm.training.history import History
 def configure(workflow, **changes):
     """Write config.yaml: the corpus and the tokenizer of text.txt, with keys of the corpus replaced."""
     corpus = {"source": "files", "files": ["text.txt"], "held_out": {"validation": 0.1, "test": 0.1}}
-    write_yaml(workflow / "config.yaml", {"corpus": corpus | changes, "tokenizer": {"vocab_size": 60}})
+    write_yaml(workflow / "config.yaml", {"corpus": corpus | changes, "tokenizer": {"vocab_size": 50}})
     workflow.steady = True
 
 

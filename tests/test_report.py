@@ -175,6 +175,7 @@ def test_an_open_page_follows_the_run(watched, browser):
     (folder / "results/plan/base/small/v5e-8.json").write_text(json.dumps(plan | {"recipe": {"where": "base.small"}}))
     page.locator(f"#training:not([data-version='{before}'])").wait_for()
     page.locator("#plan").wait_for()  # a section that was empty until now
+    page.locator("#training .reading").wait_for()
     assert page.locator("#training .reading").count() == 1
     assert page.locator("#summary").get_attribute("data-version") == summary
     worker.kill()
