@@ -13,7 +13,7 @@ import test_causal
 from conftest import ROOT, Workflow, open_vocabulary
 from test_causal import prose
 from test_transformers import OF_BYTES, preset_of
-from test_try import ask
+from test_try import PROGRAM
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, sha256, write_json
@@ -139,7 +139,8 @@ def test_the_workflow_makes_a_model_of_bytes(jax_backend, tmp_path):
     texts = pq.read_table(results / "corpus/test.parquet")["text"].to_pylist()
     assert [exported.encode(text).ids[1:] for text in texts] == open_vocabulary(vocabulary).encode(texts)
     assert len(list((results / "gguf/base").iterdir())) == 2
-    assert ask(workflow.folder, "tiny", "--configfile", "bytes.yaml", typed="def f")
+    command = [sys.executable, PROGRAM, "tiny", "--configfile", "bytes.yaml", "--prompt", "def f"]
+    assert subprocess.run(command, cwd=workflow.folder, stdout=subprocess.PIPE, check=True).stdout
     assert vocabulary_in(vocabulary.parent) == vocabulary
     tokenizer = open_causal(results / "base/tiny/checkpoints/00000002", vocabulary).preprocessor.tokenizer
     assert [list(map(int, tokenizer(text))) for text in TEXTS] == open_vocabulary(vocabulary).encode(TEXTS)
