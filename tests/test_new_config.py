@@ -353,7 +353,7 @@ UNUSABLE = [
     (["qa.csv", TUNE, "gemma3_instruct_4b"], "allowed: gemma3_instruct_4b_text, "),
     (["qa.csv", TUNE, "gemma3_27b_text", ON, "v5e-1"], "which does not fit the accelerator: "),
     (["qa.csv", TUNE, "gemma3_1b", "--columns", "question,reply"], "found: id, question, answer."),
-    (["qa.csv", TUNE, "gemma3_1b", "--columns", "a,b,c"], "allowed: PROMPT,RESPONSE, two columns, "),
+    (["qa.csv", TUNE, "gemma3_1b", "--columns", "a,b,c"], "allowed: PROMPT,RESPONSE, or one column"),
     (["qa.csv", TUNE, "gemma3_1b", "--columns", "ansver"], 'did you mean "answer"?'),
     (["few.csv", TUNE, "gemma3_1b"], " is too little text; allowed: 20 characters or more"),
     (["qa.csv", TUNE, "gemma3_1b", ON, ""], "--accelerator is empty; allowed: "),

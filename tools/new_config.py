@@ -57,21 +57,21 @@ def main() -> None:
     try:
         if not re.fullmatch(NAME, name):
             raise UserError(f"--experiment is {name}; allowed: up to 64 of a-z, 0-9, _ and -, a letter or digit first.")
-        if (folder / CONFIG).exists() and not asked.stdout:
-            raise UserError(f"{os.path.relpath(folder / CONFIG)} is there already; name another one with --experiment.")
         if accelerator == "":
             raise UserError("--accelerator is empty; allowed: a TPU slice such as v5e-8, or GPUs such as h100:4.")
         base = find_base(asked.finetune) if asked.finetune is not None else None
         columns = [] if asked.columns is None else asked.columns.split(",")
-        if len(columns) > 2 or len({"", *columns}) <= len(columns) or (columns and not base):
-            raise UserError(
-                f"--columns is {asked.columns}; allowed: PROMPT,RESPONSE, two columns, or one, with --finetune."
-            )
+        if columns and not base:
+            raise UserError(f"--columns is {asked.columns}; allowed: only with --finetune MODEL.")
+        if len(columns) > 2 or len({"", *columns}) <= len(columns):
+            raise UserError(f"--columns is {asked.columns}; allowed: PROMPT,RESPONSE, or one column.")
         text = look(asked.paths, base.tuning(columns) if base else None)
         if base:
             written = tuning_config_of(text, base, accelerator, name)
         else:
             written = config_of(text, asked.paths, accelerator)
+        if (folder / CONFIG).exists() and not asked.stdout:
+            raise UserError(f"{os.path.relpath(folder / CONFIG)} is there already; name another one with --experiment.")
         config = complete(YAML(typ="safe", pure=True).load(written), "the config")
         where, recipe = ("finetune.text", config["finetune"]["text"]) if base else ("corpus", config["corpus"])
         parts_of(where, recipe)  # its globs find the files

@@ -9,6 +9,7 @@ from tpulm.corpus.rows import MARKER
 
 from newconfig.sample import Text
 
+MARKUP = set("[]`<>|")
 ENDS = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？।])\s*")
 
 
@@ -40,8 +41,9 @@ def prompts_of(text: Text) -> tuple[list[str], list[str]]:
 
 
 def fits(part: str) -> bool:
-    """Return whether a part of a text begins with a letter and is mostly letters."""
-    return bool(part) and in_word(part[0]) and sum(map(in_word, part)) > 0.75 * len(part)
+    """Return whether a part of a text begins with a letter, is mostly letters and has no markup."""
+    prose = sum(map(in_word, part)) > 0.75 * len(part) and not MARKUP & set(part)
+    return bool(part) and in_word(part[0]) and prose
 
 
 def in_word(character: str) -> bool:

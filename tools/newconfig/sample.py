@@ -22,6 +22,7 @@ from newconfig.hub import HUB, read_dataset
 SAMPLE = 64 << 20  # bytes of text that are read
 OF_A_FILE = 4 << 20  # of each file at least, because files are read in blocks of this size
 LEAST = 20_000  # characters that a text has at least
+FEWER = "; --finetune MODEL, to finetune a published model on the rows, takes fewer characters"
 HELD_OUT = 2 * FEWEST  # documents of a split that are held out at least, so that scores have intervals
 LARGEST = 0.2  # share of a split that is held out, at most
 NO_COLUMN = "{} has no column of text, but numbers, identifiers or categories; allowed: rows with a column of text."
@@ -55,7 +56,7 @@ class Text:
         if len(text) < least or different < FEWEST:
             raise UserError(
                 f"{place}: {len(text):,} characters in {different:,} different documents is too little text; allowed: "
-                f"{least:,} characters or more, in {FEWEST} documents or more."
+                f"{least:,} characters or more, in {FEWEST} documents or more{'' if least == FEWEST else FEWER}."
             )
         spaces = np.frombuffer(text.encode(), np.uint8) == ord(" ")
         repeated = (spaces[1:] & spaces[:-1]).sum() / max(1, spaces.sum())

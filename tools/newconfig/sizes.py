@@ -55,7 +55,7 @@ def vocabulary(text: Text, most: int) -> tuple[int, float, float]:
             size = 2 * size // 3
     raise UserError(
         f"{text.found}, {alphabet:,} different characters: the text has too few different words for a vocabulary of "
-        f"{smallest:,} pieces; allowed: text with more different words."
+        f"{smallest:,} pieces; allowed: text with more different words, or --finetune MODEL, which needs no vocabulary."
     )
 
 
