@@ -305,6 +305,20 @@ def text_of_card(recipe, length):
 
 
 @pytest.mark.unit
+def test_a_folder_is_published_again_when_the_file_of_its_fingerprint_changes():
+    config = read_yaml(ROOT / "config.yaml")
+    run = config["finetune"]["runs"]["python"]
+    whole = {key: value for key, value in run.items() if key != "rank"} | {"method": "full"}
+    config["finetune"]["runs"] = {"merged": run | {"merge": True}, "whole": whole}
+    publications = publications_of(Outline(complete(config, "config.yaml"))).values()
+    folders = {publication.files[""]: publication.changed_by for publication in publications if "" in publication.files}
+    models = ("base/small/preset", "finetune/merged/model", "finetune/whole/model")
+    exported = ("base/small", "finetune/merged", "finetune/whole")
+    assert set(folders) == {*models, *(f"transformers/{name}" for name in exported)}
+    assert folders == {folder: f"<results>/{folder}.json" for folder in folders}
+
+
+@pytest.mark.unit
 def test_a_card_of_a_model_that_starts_from_another_names_that():
     origin = {"pretrained": "FacebookAI/roberta-base", "revision": "a" * 40}
     config = read_yaml(ROOT / "config.yaml") | {"tokenizer": origin}

@@ -37,7 +37,7 @@ class Publication:
     kind        tokenizer, records, mlm, preset, adapter, transformers (a folder of it), checkpoint or archive
     files       paths below results/ by path at the target; "" stands for the top of the target, and CARD for the card,
                 which the archive and checkpoints that do not open as models lack
-    changed_by  file that changes with a folder or a checkpoint; "" if all files are named
+    changed_by  file, with <results>, that changes with a folder or a checkpoint; "" if all files are named
     run         training run that made it; records  set of records that it is; step  of a checkpoint
     """
 
@@ -94,17 +94,17 @@ def publications_of_run(run: Run) -> list[Publication]:
     if run.stage == "mlm":
         return [Publication(name, "mlm", files_with_card(f"{name}/model", MODEL_FILES), run=run)]
     files = {"": f"transformers/{name}", CARD: f"{name}/transformers/{CARD}"}
-    transformers_folder = Publication(files[""], "transformers", files, f"{files['']}.json", run)
+    transformers_folder = Publication(files[""], "transformers", files, f"<results>/{files['']}.json", run)
     if run.stage == "base":
         files = {"": f"{name}/preset", CARD: f"{name}/{CARD}"}
         return [Publication(name, "preset", files, f"{run.folder}/preset.json", run), transformers_folder]
     whole = {"": f"{name}/model", CARD: f"{name}/{CARD}"}
     if run.recipe["method"] == "full":
-        return [Publication(name, "preset", whole, f"{name}/model.json", run), transformers_folder]
+        return [Publication(name, "preset", whole, f"{run.folder}/model.json", run), transformers_folder]
     # As PEFT reads it: both of its files at the top.
     files = {file.removeprefix("adapter/"): f"{name}/{file}" for file in (*ADAPTER_FILES, f"adapter/{CARD}")}
     adapter = Publication(name, "adapter", files, run=run)
-    merged = [Publication(f"{name}/merged", "preset", whole, f"{name}/model.json", run), transformers_folder]
+    merged = [Publication(f"{name}/merged", "preset", whole, f"{run.folder}/model.json", run), transformers_folder]
     return [adapter, *(merged if run.recipe["merge"] else [])]
 
 
