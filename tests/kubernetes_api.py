@@ -1,6 +1,6 @@
 """A cluster on loopback: it speaks as much of the Kubernetes API as jobs need, and runs their pods as processes.
 
-Every object that is made is checked against Kubernetes' own schema. What a job's pods meet is told in advance, by rule.
+Every object that is made is checked against Kubernetes' own schema. Rules of a test say what a job's pods meet.
 """
 
 import base64

@@ -157,7 +157,7 @@ def test_no_pieces_are_made_of_a_long_word(texts, kind):
     assert "long_word_characters" not in train([[line]], Recipe(kind, 80))[1]
 
 
-# What a tokenizer may change or lose, beside TEXTS: white space, what is not normalized, what is rare, what is no text.
+# Parts that a tokenizer may change or lose, beside TEXTS: white space, rare, unnormalized and other characters.
 HARD = [
     *(text for text, _ in TEXTS.values()),
     "| a  |   b |\n|----|-----|\n|  1 | 2.5 |\n\n\n   a  b   ",

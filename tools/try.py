@@ -147,11 +147,13 @@ def opened(asked: argparse.Namespace) -> Ask:
         return masked(folders.model, asked.prompt or [])
     given = {key: getattr(asked, key) for key in (*LIMITS, *OTHERS) if getattr(asked, key) is not None}
     text = config.get("corpus", {}) if stage == "base" else config.get("finetune", {}).get("text", {})
-    template = template_of(folders, text) if asked.chat else None
-    if not asked.chat and stage == "finetune" and (folders.chat or "response" in text):
-        print(
-            "note: the model was trained on answers; --chat writes prompts in the template of the rows", file=sys.stderr
-        )
+    template = None
+    if asked.chat:
+        template = template_of(folders, text)
+    else:
+        with contextlib.suppress(UserError):  # of a model that was not trained on questions and answers
+            template_of(folders, text)
+            print("note: with --chat, a prompt is a question in the template of the training text", file=sys.stderr)
     return causal(folders, sampling_in(config, given), template)
 
 

@@ -22,7 +22,7 @@ from newconfig.hub import HUB, read_dataset
 SAMPLE = 64 << 20  # bytes of text that are read
 OF_A_FILE = 4 << 20  # of each file at least, because files are read in blocks of this size
 LEAST = 20_000  # characters that a text has at least
-FEWER = "; --finetune MODEL, to finetune a published model on the rows, takes fewer characters"
+FEWER = ", or --finetune MODEL, which needs fewer characters"
 HELD_OUT = 2 * FEWEST  # documents of a split that are held out at least, so that scores have intervals
 LARGEST = 0.2  # share of a split that is held out, at most
 NO_COLUMN = "{} has no column of text, but numbers, identifiers or categories; allowed: rows with a column of text."
