@@ -12,6 +12,7 @@ output.verdicts   verdicts.json: label, sentence and warning, see tpulm.report.v
 from dataclasses import asdict
 from pathlib import Path
 
+from tpulm.core.experiments import from_workflow
 from tpulm.core.files import write_json, write_text
 from tpulm.core.job import job
 from tpulm.core.job_record import known_jobs
@@ -40,7 +41,7 @@ with job(snakemake.log[0], "report") as say:
         say(f"to follow a verdict, edit {after[0]}, then type: {after[1]}")
     text = page(recipe, sources, Path(snakemake.input.templates[0]).parent)
     write_text(snakemake.output.page, text)
-    say(f"{snakemake.output.page}: {len(text.encode()) / 1e6:.1f} MB; open it in a browser")
+    say(f"{from_workflow(snakemake.output.page)}: {len(text.encode()) / 1e6:.1f} MB; open it in a browser")
     local_runs = [run for run in runs if (results / run["folder"]).is_dir()]
     if command := demo(recipe, local_runs):
         say(f"try models: {command}")

@@ -233,6 +233,13 @@ def renew_metadata(workflow: Any, jobs: Iterable) -> list:
     return list(before)
 
 
+def interrupted(workflow: Any, parts: Iterable[str]) -> bool:
+    """Return whether a job runs because its output is incomplete: Snakemake forces it, and the command forces none."""
+    settings = workflow.dag_settings
+    by_command = settings.forceall or settings.forcetargets or settings.forcerun
+    return [*parts] == ["Forced execution"] and not by_command
+
+
 def stale(parts: Iterable[str]) -> str:
     """Return the parts of `reasons` that make a job stale; "" for a job without outputs so far."""
     return "; ".join(part for part in parts if not part.startswith(ROUTINE))

@@ -116,6 +116,8 @@ class Terminal(logging.Handler):
         if record.jobid not in self.jobs:
             self.jobs = inside.jobs_by_id(self.workflow)
         job, said = self.jobs.get(record.jobid), inside.reasons(record.reason)
+        if inside.interrupted(self.workflow, said):
+            said = ["an earlier run was interrupted in this job"]
         return reasons_of(job, said, code_changed(self.workflow, job)) if job else said
 
     def finished(self, record: Any) -> str:
