@@ -63,7 +63,7 @@ def check_weights(key: str, weights: Mapping, where: str, text: Mapping) -> None
 
 def check_rope(key: str, recipe: Mapping) -> None:
     """Check that the model of a run is built here with rotary positions of any wavelength."""
-    architecture = recipe["model"].get("architecture", "gemma") if "model" in recipe else "a model that exists"
+    architecture = recipe["model"]["architecture"] if "model" in recipe else "a model that exists"
     if architecture not in ROPE_SIZES:
         allowed = ", ".join(ROPE_SIZES)
         raise UserError(f"{key} is given for {architecture}; allowed: a model that is built here, of {allowed}.")

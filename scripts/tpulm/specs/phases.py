@@ -63,7 +63,7 @@ def phases_of(recipe: Mapping, sequence_length: int) -> list[Phase]:
         if "sequence_length" in recipe:
             changed["sequence_length"] = length
         if "rope_theta" in entry:
-            size = ROPE_SIZES[recipe["model"].get("architecture", "gemma")]
+            size = ROPE_SIZES[recipe["model"]["architecture"]]
             changed["model"] = {**recipe["model"], size: float(entry["rope_theta"])}
         total = sum(weights.values())
         shares = {source: weight / total for source, weight in sorted(weights.items()) if weight} or {WHOLE_TEXT: 1.0}
