@@ -82,7 +82,8 @@ def test_architecture_lists_what_is_used_of_the_workflow_and_its_graph():
     text = "".join(path.read_text() for folder in folders for path in folder.iterdir() if path.is_file())
     used = set(re.findall(r"(?<![./\w])(?:self\.)?(?:workflow\.)?(?:workflow|dag)\.([a-z_]+)", text))
     table = (ROOT / "ARCHITECTURE.md").read_text().partition("| in | uses | because |")[2]
-    assert not used - set(re.findall(r"`\w*\.([a-z_]+)`", table))
+    absent = used - set(re.findall(r"`\w*\.([a-z_]+)`", table))
+    assert not absent
 
 
 def test_the_handler_that_is_replaced_has_its_name():
@@ -120,7 +121,9 @@ def test_the_log_messages_that_the_terminal_shows_have_their_fields(event, names
         {one.arg: ast.unparse(one.value) for one in node.keywords} for node in calls if isinstance(node, ast.Call)
     ]
     fields = [set(given) for given in keywords if given.get("event") == f"LogEvent.{event}"]
-    assert fields and not set(names.split()) - set.intersection(*fields)
+    assert fields, f"Snakemake logs no {event}"
+    absent = set(names.split()) - set.intersection(*fields)
+    assert not absent
 
 
 @pytest.mark.parametrize(
