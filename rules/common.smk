@@ -6,7 +6,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-# If this is a module of another workflow, `workflow.basedir` is the folder of the other workflow.
+# `basedir` would be the folder of the outer workflow if this is a module of another workflow.
 ROOT = Path(str(workflow.current_basedir)).parent
 if str(ROOT / "scripts") not in sys.path:
     sys.path.insert(0, str(ROOT / "scripts"))

@@ -42,7 +42,7 @@ rule report:
 rule write_report:
     """Write the page of the report, a single HTML file, and the verdicts in it."""
 
-    # It reads what Snakemake recorded of the jobs, which a job on another machine, such as a pod, does not have.
+    # It reads the entries of all jobs in results/jobs/, of which this machine keeps copies; a pod would download all.
     localrule: bool(PATHS.bucket)
     input:
         results=TOLD,

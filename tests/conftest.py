@@ -327,7 +327,7 @@ def configured(workflow: Workflow, changes: dict, name: str = "changed.yaml") ->
 
 
 def evaluations_of(config):
-    """Return the scores of a completed config whose artifacts are not made."""
+    """Return the evaluations of a completed config whose artifacts are not made."""
     return Evaluations(Outline(config), lambda path: False)
 
 

@@ -1,5 +1,6 @@
 """What tpulm.compat uses of Snakemake's insides is there; each test names what has moved where it is not."""
 
+import ast
 import inspect
 import logging
 import re
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import snakemake
+from conftest import ROOT
 from snakemake.api import SnakemakeApi, WorkflowApi
 from snakemake.dag import DAG
 from snakemake.exceptions import MissingRuleException, ProtectedOutputException
@@ -16,8 +18,16 @@ from snakemake.jobs import Job, Reason
 from snakemake.logging import ColorizingTextHandler, DefaultFormatter, LoggerManager
 from snakemake.modules import WorkflowModifier
 from snakemake.path_modifier import PathModifier
+from snakemake.persistence import MetadataRecord, ParamsChange, PersistenceBase
 from snakemake.rules import Rule
-from snakemake.settings.types import ConfigSettings, OutputSettings, ResourceSettings, StorageSettings
+from snakemake.settings.types import (
+    ConfigSettings,
+    DAGSettings,
+    DeploymentSettings,
+    OutputSettings,
+    ResourceSettings,
+    StorageSettings,
+)
 from snakemake.workflow import Workflow
 from tpulm.compat import snakemake as inside
 
@@ -39,15 +49,22 @@ def has(owner: type, *names: str) -> None:
             Workflow,
             "modifier config_settings storage_settings deployment_settings executor_settings dag rules logger_manager "
             "is_main_process pathvars local_exec resource_settings output_settings touch cores current_basedir "
-            "main_snakefile include",
+            "main_snakefile overwrite_workdir dag_settings persistence async_run include config",
         ),
         (WorkflowModifier, "is_main_snakefile modify_rulename path_modifier"),
         (PathModifier, "replace_prefix"),
         (ConfigSettings, "configfiles config"),
         (ResourceSettings, "nodes"),
-        (StorageSettings, "default_storage_provider default_storage_prefix"),
-        (DAG, "needrun_jobs job_dependencies untilrules"),
-        (Rule, "name snakefile has_wildcards products input is_producer get_wildcards workflow"),
+        (StorageSettings, "default_storage_provider default_storage_prefix shared_fs_usage"),
+        (DeploymentSettings, "deployment_method"),
+        (DAGSettings, "forceall forcetargets forcerun"),
+        (DAG, "needrun_jobs job_dependencies jobid untilrules jobs reason update_needrun"),
+        (Reason, "get_names clear"),
+        (PersistenceBase, "params_changed input metadata _input _params _get_key _write_record"),
+        (ParamsChange, "only_old only_new"),
+        (MetadataRecord, "params input"),
+        (Rule, "name snakefile has_wildcards products input output script docstring lineno is_producer get_wildcards"),
+        (Rule, "workflow"),
         (Job, "input output params wildcards threads resources log rule is_local"),
         (LoggerManager, "logger settings"),
         (OutputSettings, "verbose debug_dag dryrun quiet"),
@@ -58,6 +75,15 @@ def has(owner: type, *names: str) -> None:
 )
 def test_snakemake_has_what_is_used_of_it(owner, names):
     has(owner, *names.split())
+
+
+def test_architecture_lists_what_is_used_of_the_workflow_and_its_graph():
+    folders = [ROOT / "rules", ROOT / "scripts/tpulm/compat", ROOT / "scripts/tpulm/workflow"]
+    text = "".join(path.read_text() for folder in folders for path in folder.iterdir() if path.is_file())
+    used = set(re.findall(r"(?<![./\w])(?:self\.)?(?:workflow\.)?(?:workflow|dag)\.([a-z_]+)", text))
+    table = (ROOT / "ARCHITECTURE.md").read_text().partition("| in | uses | because |")[2]
+    absent = used - set(re.findall(r"`\w*\.([a-z_]+)`", table))
+    assert not absent
 
 
 def test_the_handler_that_is_replaced_has_its_name():
@@ -76,6 +102,28 @@ def test_the_handler_that_is_replaced_has_its_name():
 def source() -> str:
     """Return the text of Snakemake's modules."""
     return "".join(path.read_text() for path in Path(snakemake.__file__).parent.rglob("*.py"))
+
+
+@pytest.mark.parametrize(
+    ("event", "names"),
+    [
+        ("JOB_INFO", "jobid rule_name wildcards reason log"),
+        ("JOB_FINISHED", "job_id"),
+        ("JOB_ERROR", "jobid rule_name rule_msg log aux"),
+        ("RUN_INFO", "stats"),
+        ("ERROR", "exception"),
+    ],
+)
+def test_the_log_messages_that_the_terminal_shows_have_their_fields(event, names):
+    texts = [path.read_text() for path in Path(snakemake.__file__).parent.rglob("*.py")]
+    calls = [node for text in texts if f"event=LogEvent.{event}," in text for node in ast.walk(ast.parse(text))]
+    keywords = [
+        {one.arg: ast.unparse(one.value) for one in node.keywords} for node in calls if isinstance(node, ast.Call)
+    ]
+    fields = [set(given) for given in keywords if given.get("event") == f"LogEvent.{event}"]
+    assert fields, f"Snakemake logs no {event}"
+    absent = set(names.split()) - set.intersection(*fields)
+    assert not absent
 
 
 @pytest.mark.parametrize(
@@ -109,3 +157,22 @@ def test_the_storage_plugin_lists_by_inventory():
 
     has(IOCache, "exists_in_storage", "mtime", "size")
     has(ExistsDict, "has_inventory")
+
+
+def test_the_slurm_plugin_has_what_its_preflight_check_uses():
+    pytest.importorskip("snakemake_executor_plugin_slurm")
+    from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+    from snakemake_executor_plugin_slurm.utils import set_gres_string
+    from snakemake_executor_plugin_slurm.validation import validate_or_get_slurm_job_id
+
+    inspect.signature(get_submit_command).bind("job", "names", "settings")
+    inspect.signature(set_gres_string).bind("job")
+    inspect.signature(validate_or_get_slurm_job_id).bind("job", "output")
+
+
+def test_the_kubernetes_plugin_has_what_the_executor_of_gke_uses():
+    plugin = pytest.importorskip("snakemake_executor_plugin_kubernetes")
+    has(plugin.Executor, "_reauthenticate_and_retry", "_kubernetes_retry", "safe_delete_job", "unregister_secret")
+    has(plugin.Executor, "kubeapi", "batchapi", "namespace", "run_namespace", "log_path", "wait", "status_rate_limiter")
+    has(plugin.ExecutorSettings, "omit_job_cleanup")
+    has(type(plugin.common_settings), "auto_deploy_default_storage_provider")

@@ -3,12 +3,13 @@
 input.manifest   tfrecords/manifest.json, for an external tokenizer
 input.init       config.json of the masked model that it starts from, if the config does not have its sizes; or none
 input.task       JSON: labels of the task; none for a run
-output           JSON: planned; task (of a model on one); reason (if not planned). Otherwise mesh, devices, replicated
-                 (variables that are not sharded, and why), attention (implementation, and why not a kernel),
+output           JSON: stage, run, task (if it is a model on one), topology, chips, recipe; planned (whether there is a
+                 plan), and if not, reason. A plan has sentence (why it does not fit, or null); mesh, devices,
+                 replicated (variables that are not sharded, and why), attention (implementation, and why not a kernel),
                  program_sha256 (of the lowered step), memory (bytes per device), cost (per device and step: FLOPs,
                  bytes across HBM, bytes sent by kind, uncounted), seconds (per step, at each peak), bound_by,
                  lower_bound_seconds, estimated_seconds, estimate_error (possible excess, as a share), basis (on which
-                 measured steps the estimate rests); from the estimate
+                 measured steps the estimate rests); tokens_per_step, model_flops_per_step; from the estimate
                  tokens_per_second, model_flops_utilisation, hours, cost_of_run; price_per_hour, advice, alternatives
                  (memory and times of each change); of a run with phases, the phase that needs the most memory, the
                  hours of all, and phases (first, until, and the same of each)

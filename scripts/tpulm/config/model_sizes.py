@@ -42,7 +42,7 @@ UNKNOWN = ("GemmaBackbone", {
     "num_layers": 28, "num_query_heads": 16, "num_key_value_heads": 16, "hidden_dim": 3072, "intermediate_dim": 49_152,
     "head_dim": 256, "vocabulary_size": 256_000,
 })  # fmt: skip
-UNKNOWN_VOCABULARY = 50_265  # of RoBERTa's own tokenizer, where the tokenizer is not trained here
+UNKNOWN_VOCABULARY = 50_265  # tokens of RoBERTa's own vocabulary, if the tokenizer is not trained here
 UNKNOWN_MASKED = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
 
 
@@ -220,8 +220,8 @@ def size_by_block(family: str, sizes: Mapping[str, Any], lora: Mapping | None) -
 def gemma4_block(sizes: Mapping[str, Any], index: int, full: bool) -> tuple[int, dict[str, list]]:
     """Return the parameters of a block that no target has, and the rows of A and columns of B of LoRA by target."""
     hidden, heads, inner = (sizes[name] for name in ("hidden_dim", "num_query_heads", "intermediate_dim"))
-    own = index < sizes["num_layers"] - (sizes.get("num_kv_shared_layers") or 0)  # keys and values
-    alike = sizes.get("num_global_key_value_heads") if full else None  # keys are the values
+    own = index < sizes["num_layers"] - (sizes.get("num_kv_shared_layers") or 0)  # has keys and values of its own
+    alike = sizes.get("num_global_key_value_heads") if full else None  # heads of keys that are also the values
     width = (full and sizes.get("global_head_dim")) or sizes["head_dim"]
     inner *= 2 if sizes.get("use_double_wide_mlp") and not own else 1
     per_layer = sizes.get("hidden_size_per_layer_input") or 0
@@ -243,7 +243,7 @@ def qwen35_block(sizes: Mapping[str, Any], index: int, full: bool) -> tuple[int,
     if full:
         width, pairs = sizes["head_dim"], [(sizes["num_key_value_heads"] * hidden, sizes["head_dim"])]
         output = [(heads * width, hidden)]
-        query = [(heads * hidden, 2 * width)]  # and the gate of the output
+        query = [(heads * hidden, 2 * width)]  # the query and the gate of the output
         return 2 * hidden + 2 * width, ffn | {"query": query, "key": pairs, "value": pairs, "output": output}
     values, width = sizes.get("linear_num_value_heads", 32), sizes.get("linear_value_head_dim", 128)
     keys = sizes.get("linear_num_key_heads", 16) * sizes.get("linear_key_head_dim", 128)

@@ -20,7 +20,7 @@ from typing import Any
 from tpulm.core.errors import UserError
 
 GIB = 2**30
-HOST_CHIPS = 4  # of each host of a slice that has several
+HOST_CHIPS = 4  # chips of each host in a slice of several hosts
 LARGEST_SLICES = {2: 256, 3: 4096}  # chips of the largest slice with a compact shape, by its number of dimensions
 
 

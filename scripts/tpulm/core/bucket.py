@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SCHEME = "gs://"
 STALLED = 30  # seconds without a byte
-AT_ONCE = 16  # requests
+AT_ONCE = 16  # most requests at the same time
 BUFFER = 4 << 20  # bytes of a request when an object is read sequentially
 
 
@@ -262,5 +262,5 @@ def sentences(url: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise
-    except Exception as error:  # of aiohttp, requests, google.auth, gcsfs
+    except Exception as error:  # raised by aiohttp, requests, google.auth, gcsfs
         raise UserError(f"{url} cannot be reached: {first_line(error)}; fix this, or wait, and run again.") from error

@@ -26,7 +26,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.partial")
     partial.unlink(missing_ok=True)
     partial.touch()
-    mode = partial.stat().st_mode  # by the umask, which a process with threads cannot read
+    mode = partial.stat().st_mode  # set by the umask, which a process with threads cannot read
     partial.unlink()
     try:
         yield partial
@@ -102,7 +102,7 @@ def fingerprints(folder: str | Path) -> dict[str, str]:
 
 
 SUMS = Path(".snakemake") / "sums"
-LARGE = 1 << 20  # bytes
+LARGE = 1 << 20  # bytes of a file whose SHA-256 is cached
 
 
 def known_sha256(path: str | Path) -> str:

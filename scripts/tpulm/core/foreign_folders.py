@@ -14,7 +14,7 @@ from tpulm.core.files import read_json
 NO_CODE = "code from data is never run"
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npy"}
 HDF5 = b"\x89HDF\r\n\x1a\n"
-INDEXES = (".index.json", ".weights.json")  # of transformers, and of Keras
+INDEXES = (".index.json", ".weights.json")  # ends of the names of indexes, of transformers and of Keras
 LARGEST_JSON = 256 * 2**20  # bytes; the tokenizer of Gemma 3 has 32 MiB
 # Classes that Keras's JSON may name: all of these packages, and Keras's dtype policies and initializers.
 PACKAGES = {"keras_hub", "keras_nlp"}

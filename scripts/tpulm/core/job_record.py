@@ -21,7 +21,7 @@ from tpulm.core.devices import IN_USE
 from tpulm.core.errors import UserError
 from tpulm.core.files import files_of, sha256_of_each
 
-FLAGS = ("XLA_FLAGS", "TF_XLA_FLAGS", "LIBTPU_INIT_ARGS")  # of compilers, which a user can set
+FLAGS = ("XLA_FLAGS", "TF_XLA_FLAGS", "LIBTPU_INIT_ARGS")  # flags of compilers, which a user can set
 current: list[Path] = []  # the record of this process' job
 
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from tpulm.core.accelerators import ANY_DEVICES
 
-GRACE = 5  # seconds
+GRACE = 5  # seconds between asking a process to end and killing it
 WORD = 1.0  # seconds by which the end of a killed process may come after the message of one that missed it
 STOP_LIMIT = 600  # seconds after a request to stop in which processes must report what is kept
 COUNT, NUMBER, COORDINATOR = "TRAINING_PROCESSES", "TRAINING_PROCESS", "TRAINING_COORDINATOR"

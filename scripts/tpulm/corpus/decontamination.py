@@ -12,7 +12,7 @@ import numpy as np
 
 from tpulm.corpus.documents import CONTAMINATED, EXAMPLE_CHARACTERS, EXAMPLES, TEST, TRAIN, VALIDATION, read_columns
 
-KNOWN_WORDS = 1_000_000  # that are kept with their hashes
+KNOWN_WORDS = 1_000_000  # most words whose hashes are kept
 # Odd, so that multiplication loses no bits: the golden ratio, and the constants of SplitMix64 (Steele et al. 2014).
 FACTOR, MIX_1, MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 

@@ -19,7 +19,7 @@ from tpulm.specs.artifacts import SPLITS
 
 # The characters of each response, `stop` exclusive, in a text where the responses count.
 RESPONSES = pa.field("responses", pa.list_(pa.struct({"start": pa.int32(), "stop": pa.int32()})))
-ROW_GROUP = 10_000  # documents
+ROW_GROUP = 10_000  # documents of a full row group
 ROW_GROUP_CHARACTERS = 4 << 20  # so that a few long documents are read without many others
 
 
@@ -33,7 +33,7 @@ class DocumentFile:
             path, schema, compression=compression, use_dictionary=False, write_statistics=False
         )
         self.waiting: list[pa.RecordBatch] = []
-        self.rows = self.characters = 0  # that are waiting
+        self.rows = self.characters = 0  # those in `waiting`
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Write documents."""

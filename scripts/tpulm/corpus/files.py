@@ -28,17 +28,17 @@ from tpulm.core.hub import dataset_error, named_source, not_fetched
 from tpulm.corpus.rows import Documents, Form
 from tpulm.corpus.sources import ALLOWED, Part, divisible, format_of, gzipped, read_part_recipe
 
-CHARACTERS = 4 << 20  # that are read at once
+CHARACTERS = 4 << 20  # characters that are read at once
 CONTROL = re.compile("[\0-\x08\x0b\x0e-\x1f\x7f-\x9f]")  # control characters, but for white space
 CONTROL_BYTES = re.compile(rb"[\0-\x08\x0b\x0e-\x1f\x7f]|\xc2[\x80-\x9f]")  # the same in UTF-8
 POINTER = "version https://git-lfs.github.com/spec/"
 # Formats by the first bytes of a file.
 OTHERS = {b"PK\3\4": "ZIP", b"\x1f\x8b": "gzip", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "Zstandard", b"BZh": "bzip2",
           b"7z\xbc\xaf": "7-Zip", b"%PDF": "PDF", b"PAR1": "Parquet"}  # fmt: skip
-MOST_CONTROL = 1e-3  # share of the characters of a text
+MOST_CONTROL = 1e-3  # largest share of control characters in a text
 
 
-Piece = tuple[int, int]  # of one large file: its number, and how many there are
+Piece = tuple[int, int]  # which piece of a large file, of how many
 WHOLE = (0, 1)
 
 
@@ -110,7 +110,7 @@ def read_files(files: Sequence[str], sample_by: str, form: Form, piece: Piece = 
     for file in files:
         with unchanged(file):
             if not bucket.state(file)[0]:
-                if gzipped(file) or format_of(file) in ("csv", "parquet"):  # of these, something is in every file
+                if gzipped(file) or format_of(file) in ("csv", "parquet"):  # no complete file of these formats is empty
                     raise UserError(
                         f"{file} is empty: it is not a complete {'gzip' if gzipped(file) else format_name(file)} file."
                     )
@@ -284,7 +284,7 @@ class Line:
 
     file: str
     piece: Piece
-    number: int  # within the piece
+    number: int  # of the line, counted from the beginning of the piece
 
     def __str__(self) -> str:
         """Return file and number."""

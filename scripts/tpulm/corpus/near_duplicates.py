@@ -50,8 +50,8 @@ class Partitions:
         return np.frombuffer(file.read(), np.uint64).reshape(-1, self.width).T
 
 
-PERMUTATIONS = 128  # of the n-grams' hashes, at the most
-PARTITION = 16_000_000  # documents of which a band is in memory at once, about
+PERMUTATIONS = 128  # most permutations of the hashes of n-grams
+PARTITION = 16_000_000  # about so many documents have a band in memory at once
 
 
 @cache

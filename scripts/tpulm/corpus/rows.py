@@ -151,7 +151,7 @@ def plain(text: str) -> str:
 ROLES = ("system", "user", "assistant")
 # Marks of the text between {% generation %} and {% endgeneration %}: code points that are never characters.
 BEGIN, END = "\ufdd0", "\ufdd1"
-SAID = "\ufdd2"  # a message that no template writes by itself
+SAID = "\ufdd2"  # stands for a message; no template writes this character by itself
 MARKER = re.compile(r"<[^<>\s'\"{}]+>|\[/?[A-Z_]+\]")
 
 
@@ -226,7 +226,7 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             line = f", line {error.lineno}," if isinstance(error, jinja2.TemplateSyntaxError) else ""
             raise UserError(f"{where}{line} is not a valid chat template: {one_line(error)}.") from None
-        except (RecursionError, MemoryError, SyntaxError):  # of Jinja, or of Python, which compiles what it makes
+        except (RecursionError, MemoryError, SyntaxError):  # raised by Jinja, or by Python, which compiles Jinja's code
             raise UserError(f"{where} is not a valid chat template: it is nested too deeply.") from None
         self.tokens = {name: described[name] for name in ("bos_token", "eos_token")}
         if self.tokens["eos_token"] is None and "eos_token" in names:

@@ -30,7 +30,7 @@ class Part:
 
     split: str  # the split that the source names; documents of train may be held out for the others
     files: tuple[str, ...] = ()
-    piece: tuple[int, int] = (0, 1)  # of a large file or of a dataset: its number, and how many there are
+    piece: tuple[int, int] = (0, 1)  # which piece of a large file or a dataset, of how many
     source: str = ""  # name of the source where a text has several
 
 

@@ -36,7 +36,7 @@ from tpulm.corpus.parts import key_numbers
 from tpulm.corpus.statistics import Figures
 from tpulm.specs.artifacts import SPLITS, lengths_file
 
-PARTITION = 4_000_000  # documents of which the keys are in memory at once, about
+PARTITION = 4_000_000  # about so many documents have their keys in memory at once
 
 
 class Keys:

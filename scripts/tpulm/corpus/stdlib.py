@@ -45,7 +45,7 @@ def stdlib_sources(root: str | None = None) -> Iterator[tuple[str, ast.Module]]:
         with tokenize.open(folder / path) as file:  # decodes as the file's coding line says
             source = file.read()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes in strings that a later Python refuses
+            warnings.simplefilter("ignore")  # warnings about escapes in strings that a later Python refuses
             yield source, ast.parse(source)
 
 

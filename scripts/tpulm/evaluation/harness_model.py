@@ -20,7 +20,7 @@ from tpulm.models.sharding import Sharded
 from tpulm.records.causal_batches import causal_lm
 from tpulm.training.device_batches import whole_batch_on_devices
 
-TOKENS = 4096  # of a batch: enough to keep a device busy, few enough for its memory with any model
+TOKENS = 4096  # tokens of a batch: a device stays busy, and any model has enough memory
 SHORTEST = 16  # shortest padded length of a batch
 MOST_GENERATED = 256  # tokens by default, as in the harness's own models
 Scored = tuple[float, bool]

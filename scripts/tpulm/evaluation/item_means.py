@@ -14,7 +14,7 @@ from tpulm.specs.scores import FEWEST, Score, write_scores
 
 RESAMPLES = 1000
 LIMITS = (2.5, 97.5)  # percentiles
-NORMAL = 1.959964  # of the normal distribution, for the same limits
+NORMAL = 1.959964  # quantile of the normal distribution for the same limits
 AT_ONCE = 1 << 24  # counts that are drawn together, to bound memory
 COLUMNS = pa.schema([("score", pa.string()), ("item", pa.string()), ("value", pa.float64())])
 Limits = tuple[float, float] | tuple[None, None]

@@ -97,7 +97,7 @@ def correlation(function: Callable) -> Callable[[np.ndarray, np.ndarray], float]
     return measured
 
 
-Metric = Callable[[np.ndarray, np.ndarray], float]  # of labels and predictions
+Metric = Callable[[np.ndarray, np.ndarray], float]  # its arguments are labels and predictions
 
 
 def metrics_of(labels: int) -> Mapping[str, Metric]:

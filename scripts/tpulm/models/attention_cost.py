@@ -7,7 +7,7 @@ import math
 import re
 
 BLOCKS = (512, 256, 128)  # tokens of a block; the largest that divides the sequence length is used
-LANES, SUBLANES = 128, 8  # of a TPU's vectors
+LANES, SUBLANES = 128, 8  # dimensions of a TPU's vector registers
 # Matrix multiplications per pair of blocks, by kind of kernel: forward, gradients of queries, gradients of keys and
 # values, all gradients at once. Each backward kernel computes the scores again.
 MULTIPLICATIONS = {"fwd": 2, "dq": 3, "dkv": 4, "all": 5}

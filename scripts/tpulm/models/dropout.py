@@ -9,7 +9,7 @@ import keras
 from tpulm.compat.keras import flat_layers, replace_call
 
 LEVELS = 2**16  # a rate is rounded to a multiple of 1 / LEVELS
-DRAWS = 4  # per block of the hash
+DRAWS = 4  # draws from each block of the hash
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 

@@ -36,7 +36,7 @@ MATRICES = {kind: Type[kind.upper()] for kind in GGUF_KINDS}
 FILE_TYPES = {kind: gguf.LlamaFileType[f"MOSTLY_{kind.upper()}"] for kind in GGUF_KINDS}
 NORMAL, CONTROL, UNUSED = gguf.TokenType.NORMAL, gguf.TokenType.CONTROL, gguf.TokenType.UNUSED
 UNUSED_PIECE = "[PAD{}]"
-CAPS = ("attn", "final")  # of Gemma 2
+CAPS = ("attn", "final")  # layers with a soft cap in Gemma 2: attention and the final one
 LARGEST = float(np.finfo(np.float16).max)
 
 

@@ -21,7 +21,7 @@ from tpulm.specs.training_step import ModelSpec
 if TYPE_CHECKING:
     import keras
 
-# Each has PYTORCH_CLASS, backbone_class, build and draw_weights.
+# Each module has PYTORCH_CLASS, backbone_class, build and draw_weights.
 MODULES: dict[str, ModuleType] = {"roberta": roberta, "modernbert": modernbert}
 objective = masked_lm
 

@@ -19,7 +19,7 @@ from tpulm.tokenization.tokenizer import TextTokenizer
 
 HALF = "\ufffd"  # the end of a text whose last character is incomplete
 STEP = 64  # tokens; lengths are multiples of it, since each length compiles a program
-CANDIDATES = 6  # passed on with each token
+CANDIDATES = 6  # likeliest tokens that are passed on with each token
 
 
 class Reply:

@@ -25,7 +25,7 @@ def model_config(model: dict, manifest: dict, where: str, backend: str = "tensor
     sizes = {key: value for key, value in model.items() if key != "architecture"}
     special = {"bos_token_id": ids["cls"], "eos_token_id": ids["sep"], "pad_token_id": ids["pad"]}
     roles = [role for role in ("cls", "sep") if isinstance(known.get(f"{role}_token_id"), int)]
-    special |= {f"{role}_token_id": ids[role] for role in roles}  # otherwise those of another vocabulary
+    special |= {f"{role}_token_id": ids[role] for role in roles}  # by default, the ids are those of another vocabulary
     config = AutoConfig.for_model(architecture, vocab_size=manifest["vocab_size"], **special, **sizes)
     check_positions(config, manifest, where, backend)
     return config

@@ -12,7 +12,7 @@ BYTES = {
     "pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8,
     "u64": 8, "f64": 8, "f8e4m3fn": 1, "f8e5m2": 1,
 }  # fmt: skip
-HBM = 0  # memory space of a layout without S(n)
+HBM = 0  # memory space of an array whose layout has no S(n)
 COMPUTATION = re.compile(r"(ENTRY )?%([\w.-]+) \(.*\{$")
 INSTRUCTION = re.compile(r"\s+(ROOT )?%([\w.-]+) = (.*)")
 OPCODE = re.compile(r" ([a-z][\w-]*)\(")

@@ -64,7 +64,7 @@ class Links:
         """Return the traffic of a collective; fused  whether a slice of its result makes it a reduce-scatter."""
         kind = instruction.opcode.removesuffix("-start")
         arrays = instruction.arrays
-        if instruction.opcode.endswith("-start") and kind != "all-reduce":  # operands, then results
+        if instruction.opcode.endswith("-start") and kind != "all-reduce":  # arrays: operands, then results
             sources = sum(len(computation.instructions[name].arrays) for name in instruction.operands)
             arrays = arrays[sources : 2 * sources]
         array_bytes = sum(array.bytes for array in arrays)

@@ -30,7 +30,7 @@ def variants(recipe: dict, stage: str, devices: int) -> Iterator[tuple[str, dict
         microbatches = recipe["microbatches"] * factor
         yield f"microbatches: {microbatches}", recipe | {"microbatches": microbatches}
     size = 1
-    while size <= devices and recipe.get("backend") != "tensorflow":  # which has no mesh
+    while size <= devices and recipe.get("backend") != "tensorflow":  # TensorFlow has no mesh
         # The config refuses a mesh that the virtual devices do not fit.
         virtual = math.lcm(size, recipe["host_device_count"])
         if [size, -1] != recipe["mesh"] and virtual <= MOST_HOST_DEVICES:

@@ -74,7 +74,7 @@ def ordinary_ids(vocab_size: int, special_ids: tuple[int, ...]) -> np.ndarray:
 
 
 ALL = slice(None)
-ROW = ("input_ids", "segment_ids", "positions", "labels", "weights")  # of a batch of records with several documents
+ROW = ("input_ids", "segment_ids", "positions", "labels", "weights")  # arrays of batches with several documents
 # The key of evaluation has no seed, so that every run is measured on the same masked tokens.
 EVALUATION_MASKING = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
 

@@ -12,7 +12,7 @@ from tpulm.core.errors import UserError
 from tpulm.records.tfrecord import write_records
 from tpulm.specs.shards import files_of_shard, shards_of_files
 
-SPELLED = "special_tokens_in_text"  # only where there are some
+SPELLED = "special_tokens_in_text"  # a key of sidecars and manifests in which there are such tokens
 TOKENS_AT_ONCE = 1 << 20  # tokens of records that are packed together, about
 Features = dict[str, np.ndarray]
 Documents = tuple[np.ndarray, ...]

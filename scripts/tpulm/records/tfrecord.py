@@ -80,7 +80,7 @@ def varints(values: np.ndarray) -> tuple[bytes, np.ndarray]:
     """
     rows, columns = values.shape
     flat = values.ravel()
-    size = max(1, -(-int(flat.max(initial=0)).bit_length() // 7))  # bytes of the largest
+    size = max(1, -(-int(flat.max(initial=0)).bit_length() // 7))  # bytes of the varint of the largest value
     if size == 1:
         return flat.astype(np.uint8).tobytes(), columns * np.arange(rows + 1)
     # There is a column per byte; bytes after a value's last one are not used.

@@ -75,7 +75,7 @@ PARTS = (
     *("docs", "CHANGELOG.md", "CITATION.cff", "LICENSE", "SECURITY.md"),
 )
 ENDINGS = (".pyc", ".pyo", ".partial")
-GENERATED = ("docs/_build/", "docs/reference/")  # by `make docs`
+GENERATED = ("docs/_build/", "docs/reference/")  # folders that `make docs` writes
 
 
 def source_files(root: Path) -> dict[str, Path]:

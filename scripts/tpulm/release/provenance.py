@@ -16,7 +16,7 @@ from tpulm.core.ledger import COPIES, FOLDER, Job, folder_of, jobs_of, maker_of,
 # Limits of what is shown: characters of params; jobs of one rule, and files of one job, among a job's inputs.
 WIDTH = 110
 ALIKE, FILES = 3, 8
-JOBS = "jobs.json"  # in an archive
+JOBS = "jobs.json"  # name of the account of jobs in an archive
 
 
 def known_jobs(place: Path, file: str) -> list[Job]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 MANIFEST = "manifest.json"
-# Types of its values, by key.
+# Types of the values of a manifest by key.
 KEYS = {"artifacts": dict, "outside": dict, "configfiles": dict, "overrides": dict, "target": str}
 LARGEST_MANIFEST = 1 << 28  # bytes; the manifest is read into memory
 LONGEST = 2000  # characters of a sentence

@@ -127,7 +127,7 @@ def shares(phases: Sequence[Mapping[str, Any]]) -> dict:
     return bars(rows, "step", "share", ("from this step on", "share of the records"), "source") | {"height": 120}
 
 
-POINTS = 400  # of a curve; of many runs, curves have fewer
+POINTS = 400  # most points of a curve; beside many runs, a curve has fewer
 RAW = 8  # up to so many runs, the losses of single steps are drawn behind their means
 MEANS = ("loss", "accuracy", "gradient_norm")
 # Title, scale and axis of each curve, in the order of the panels.

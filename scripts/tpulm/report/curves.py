@@ -115,7 +115,7 @@ def final_scores(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[di
 def losses_of(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
     """Return the token losses and accuracies of all models in the order of the runs: model, file, score, parameters."""
     files = [run["metrics"] for run in runs if run["figures"]]
-    files += [file for file in sources.names("mlm/*/metrics.json") if file not in files]  # of external models
+    files += [file for file in sources.names("mlm/*/metrics.json") if file not in files]  # metrics of external models
     return [
         {"model": str(Path(file).parent), "file": file, "score": score, "parameters": parameters_of(sources.json(file))}
         for file in files

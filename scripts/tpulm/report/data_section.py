@@ -47,9 +47,9 @@ def joined(html: str, tag: str) -> Markup:
 
 
 # Limits of what the page shows.
-SHOWN = 20  # examples of a kind
+SHOWN = 20  # examples of each kind that are shown
 SCRIPTS = 12
-DEVICES = 256  # of a grid
+DEVICES = 256  # devices that a grid shows
 
 
 def texts(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from tpulm.specs.recipes import differing
 from tpulm.specs.scores import ACCURACY, LOSS, Score, find_scores, scores_in
 
 FIGURES = (LOSS, ACCURACY)
-COLUMNS, SHORT = 100, 16  # of what is printed, and of cells that stay whole
+COLUMNS, SHORT = 100, 16  # width of the printed tables, and of the longest cell that is never broken
 NUMERIC = re.compile(r"[-+]?\d|-?$")
 
 

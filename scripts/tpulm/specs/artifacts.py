@@ -16,7 +16,7 @@ def lengths_file(corpus: str) -> str:
 # Special tokens of a tokenizer that is trained here, with ids 0 to 4.
 SPECIAL_TOKENS = ("[CLS]", "[SEP]", "<unk>", "<pad>", "[MASK]")
 PAD_ID = SPECIAL_TOKENS.index("<pad>")
-PAD_ID_OF_ROBERTA = 1  # in its published tokenizers
+PAD_ID_OF_ROBERTA = 1  # id of the token for padding in RoBERTa's published tokenizers
 
 # The training text of each stage, a folder below results/.
 TRAINED_ON = {"mlm": "corpus", "base": "corpus", "finetune": "finetune-text"}
@@ -69,9 +69,9 @@ TEST = HELD_OUT[1]
 OF_RESPONSES = ", responses"
 # Folder of models from checkpoints, for evaluation; no artifact.
 EXPORTED = "<results>/evaluation/checkpoints"
-# Below results/: the models that are finetuned on tasks.
+# Folder below results/ of the models that are finetuned on tasks.
 TASKS = "evaluation/tasks"
-CARD = "README.md"  # of an artifact
+CARD = "README.md"  # file name of the card of an artifact
 # Figures of a published run that the config may give: their names, and whether higher is better.
 PUBLISHED_FIGURES = {
     "train_loss": ("train loss", False),

@@ -36,7 +36,7 @@ MARKS = WORDS.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]",
 QWEN35 = ByteLevel("qwen3.5", MARKS.replace("DIGITS", r"\p{N}"), "qwen35", nfc=True)
 GPT2 = ByteLevel("gpt2", r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", "gpt-2")
 KNOWN = (*RULES.values(), QWEN35, GPT2)
-# By keras-hub's class of the tokenizer.
+# Rules by keras-hub's class of the tokenizer.
 PUBLISHED = {
     "Llama3Tokenizer": LLAMA3,
     "QwenTokenizer": QWEN,
@@ -56,9 +56,9 @@ def rules_of(tokenizer: Mapping[str, Any]) -> ByteLevel | None:
     first = tokenizer["pre_tokenizer"] or {}
     steps = first.get("pretokenizers", [])
     patterns = [step["pattern"].get("Regex") for step in steps if step["type"] == "Split"]
-    whole = first.get("use_regex", True) and not first.get("add_prefix_space", True)  # by the defaults of the library
+    whole = first.get("use_regex", True) and not first.get("add_prefix_space", True)  # with the library's defaults
     if first.get("type") == "ByteLevel" and whole:
-        patterns = [GPT2.words]  # those that the library has
+        patterns = [GPT2.words]  # the pattern that is built into the library
     key = (patterns, tokenizer["normalizer"] == {"type": "NFC"}, tokenizer["model"].get("ignore_merges", False))
     return next((rules for rules in KNOWN if key == ([rules.words], rules.nfc, rules.whole_words)), None)
 

@@ -65,7 +65,7 @@ BYPASSING = {"Gemma4Backbone": "Gemma 4"}
 # Backbones that are tuned for text alone and not trained from scratch, by the model_type of the part of a model of
 # transformers that reads text; the whole model's has no _text.
 TUNED_ONLY = {"gemma4_text": "Gemma4Backbone", "qwen3_5_text": "Qwen3_5Backbone"}
-# Their arguments that have the same names in transformers.
+# Arguments of these backbones that have the same names in transformers.
 SAME_NAMES = {
     "Gemma4Backbone": (
         *("layer_types", "global_head_dim", "num_global_key_value_heads", "num_kv_shared_layers"),

@@ -34,7 +34,7 @@ KINDS = {
     "qwen3": VocabularyKind(byte_level=QWEN3_VOCABULARY),
 }
 
-# By `tokenizer` of a base model: the file of its vocabulary.
+# File of the vocabulary by `tokenizer` of a base model.
 VOCABULARIES = {"bpe": "vocabulary.spm", "byte-level-bpe": "vocabulary.json"}
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MIXED = 2048  # records that are mixed together, in which each source has its share
-WHOLE_TEXT = ""  # in the place of a source: all documents of a text
+WHOLE_TEXT = ""  # stands for all documents of a text, in place of the name of a source
 # The size of a model that sets the wavelength of its rotary positions, by architecture.
 ROPE_SIZES = {
     "modernbert": "global_rope_theta",

@@ -49,7 +49,7 @@ class Encoder:
         steps = members(spec["normalizer"], "normalizers")
         self.by_words = splits_at_spaces(spec)
         self.folds = self.by_words and steps[-len(FOLD_STEPS) :] == FOLD_STEPS
-        if self.folds:  # of documents, before they are cut into parts
+        if self.folds:  # documents are folded before they are cut into parts
             spec["normalizer"] = {"type": "Sequence", "normalizers": steps[: -len(FOLD_STEPS)]}
             tokenizer = Tokenizer.from_str(json.dumps(spec))
         kinds = {step["type"] for step in steps}

@@ -9,7 +9,7 @@ from tpulm.core.random_streams import generator
 # Characters on which the vocabulary of a causal model is trained, and a tokenizer is evaluated, at most. SentencePiece
 # holds up to some 60 bytes for each.
 CHARACTERS = 50_000_000
-DRAWS = 1 << 20  # made at once
+DRAWS = 1 << 20  # random numbers that are made at once
 
 
 class Sample:

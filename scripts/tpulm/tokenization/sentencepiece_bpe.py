@@ -10,7 +10,7 @@ import sentencepiece
 from tpulm.core.errors import UserError
 
 SPECIAL = {"pad": 0, "eos": 1, "bos": 2, "unk": 3}  # ids as in the published Gemma vocabularies
-MARKS = ("<bos>", "<eos>")  # their pieces there
+MARKS = ("<bos>", "<eos>")  # pieces of bos and eos in those vocabularies
 # Runs of spaces are pieces of their own, as in Gemma's, so that indentation costs one token.
 USER_DEFINED = ["\n", *("\u2581" * n for n in range(2, 17))]
 LINE_CHARACTERS = 4_000  # SentencePiece skips a line that is longer than it expects

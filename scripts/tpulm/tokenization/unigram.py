@@ -69,9 +69,9 @@ def substrings(counts: dict[str, int], longest: int) -> Iterator[tuple[np.ndarra
 LONGEST = 16  # characters of a piece
 SEEDS = 5  # substrings that are tried, per piece
 MOST_SEEDS = 1_000_000  # SentencePiece's default, if those leave too few pieces
-SHARE = 0.75  # of the text's characters: if repeated words have so many, they are enough
-DECIMALS = 6  # of a score: exp and log differ in their last bits between processors
-THREADS = 2  # of the trainer; a constant, since EM sums floats, and another number of threads gives other pieces
+SHARE = 0.75  # share of the text's characters: if repeated words have so many, they are enough
+DECIMALS = 6  # decimals of a score: exp and log differ in their last bits between processors
+THREADS = 2  # threads of the trainer, a constant: EM sums floats, and another number of threads gives other pieces
 # Characters that the trainer treats specially or drops: control characters, spaces, and its marks for unknown
 # characters and for invalid bytes.
 RESERVED = [*map(chr, range(0x21)), "\x7f", "\x85", "\u2028", "\u2029", "\u2585", "\ufeff", "\ufffd"]

@@ -28,7 +28,7 @@ def interleaved(where: np.ndarray, ones: Ids, others: Ids) -> Ids:
 
 
 LONGEST = 64  # characters of a word that is cut here
-MOST_TRANSITIONS = 1 << 25  # of the table, 4 bytes each
+MOST_TRANSITIONS = 1 << 25  # most entries of the table of transitions, 4 bytes each
 
 
 class Segmenter:

@@ -9,9 +9,9 @@ from tokenizers import Tokenizer
 
 from tpulm.tokenization.viterbi import Ids, Segmenter, flat, interleaved
 
-WORDS_AT_ONCE = 1 << 17  # encoded by one call of the library, whose results take memory
-WORDS_OF_A_TEXT = 256  # that are encoded as one text, if that is possible
-KNOWN_WORDS, KNOWN_BYTES = 1 << 20, 1 << 28  # of words whose ids are remembered, at most, about
+WORDS_AT_ONCE = 1 << 17  # words that one call of the library encodes; its results take memory
+WORDS_OF_A_TEXT = 256  # words that are encoded as one text, if that is possible
+KNOWN_WORDS, KNOWN_BYTES = 1 << 20, 1 << 28  # most words, and most bytes, whose ids are remembered
 
 
 class KnownWords:

@@ -24,7 +24,7 @@ def on_devices(array: np.ndarray, sharding: NamedSharding, rows: slice, size: in
 
     array  [rows, ...], or [steps, rows, ...] where `sharding` has the steps in front
     """
-    axis = len(sharding.spec) - 1  # of the records
+    axis = len(sharding.spec) - 1  # the axis of the records
     shape = (*array.shape[:axis], size, *array.shape[axis + 1 :])
 
     def part(index: tuple[slice, ...]) -> np.ndarray:

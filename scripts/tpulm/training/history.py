@@ -64,7 +64,7 @@ class History:
         self.rows: list[str] = []
         self.timings: list[list] = []
         self.held_out: dict[int, float] = {}
-        self.profiles: dict[int, dict] = {}  # by the step of a row of the timings
+        self.profiles: dict[int, dict] = {}  # summaries of traces by the step of their row in the timings
         self.mark = time.perf_counter()
 
     def state(self) -> dict:

@@ -43,7 +43,7 @@ class JaxRun:
         return train_variables(self.model, self.optimizer)
 
     def jit_train_step(self) -> jax.stages.Wrapped:
-        """Return the compiled function of a dispatch, see `tpulm.training.train_step.jit_train_step`."""
+        """Return the jitted function of a dispatch, see `tpulm.training.train_step.jit_train_step`."""
         step = self.step
         parts = (self.model, self.optimizer, self.distribution, self.objective)
         return jit_train_step(*parts, step.microbatches, step.steps_per_execution, step.z_loss)

@@ -12,7 +12,7 @@ from typing import Any, Self
 import jax
 from jax.profiler import ProfileData
 
-NAMED = 5  # operations
+NAMED = 5  # operations that take the most time, in a summary
 
 
 class Profile:

@@ -28,11 +28,13 @@ from tpulm.training.snapshots import Snapshots
 class Segment:
     """The inputs and outputs of a trainer for one segment.
 
-    recipe    params.recipe; the checkpoint's state keeps all of it
-    outputs   paths of the checkpoint, history and timings by name
-    previous  paths of the previous checkpoint by name, None at first
-    say       reports progress
-    log       of the job; live metrics are next to it; resources  of the job
+    recipe     params.recipe; the checkpoint's state keeps all of it
+    outputs    paths of the checkpoint, history and timings by name
+    previous   paths of the previous checkpoint by name, None at first
+    snapshots  of this segment
+    say        reports progress
+    log        of the job; live metrics are next to it
+    resources  of the job
     """
 
     recipe: dict

@@ -15,7 +15,7 @@ from tpulm.core.errors import UserError
 from tpulm.workflow.start import or_exit
 from tpulm.workflow.terminal import Terminal
 
-KEEP = "TPULM_KEEP"  # in the environment of a dry run that keeps
+KEEP = "TPULM_KEEP"  # set in the environment of a dry run that keeps results
 # Until 0.4.0: in metadata of 0.2.0, the code of this folder is among the inputs.
 CODE_INPUT = re.compile(r"(scripts/.*\.py|envs/[\w-]+\.txt)")
 

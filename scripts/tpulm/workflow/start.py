@@ -151,8 +151,7 @@ class Start:
     def before_jobs(self) -> None:
         """Lock the folder, and check that the jobs can and may run.
 
-        Raises UserError for an unwritable folder, another workflow at work, deleted shards, a small budget, a full
-        disk, a profile that refuses the jobs, or a missing token.
+        Raises UserError for sources of the workflow that jobs would not get, and for what the functions below check.
         """
         workflow, results = self.workflow, self.place.located("<results>")
         if carries_sources(workflow) and (folder := workflow.overwrite_workdir):

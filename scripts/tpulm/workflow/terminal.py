@@ -30,9 +30,9 @@ from tpulm.core.processes import STOPPED
 from tpulm.workflow.pace import Job, Pace, kind_of_job
 from tpulm.workflow.reasons import reasons_of, retraining_notes
 
-REFRESH = 0.5  # seconds
+REFRESH = 0.5  # seconds between two updates of the jobs that are shown in place
 SILENCE = 30  # seconds without a line
-TAIL = 20  # lines of a log
+TAIL = 20  # last lines of a failed job's log, which are shown
 SAID = re.compile(rf"^error: |^{STOPPED}|Traceback", re.MULTILINE)  # in the log of a job that has printed its error
 
 
@@ -49,12 +49,12 @@ class Terminal(logging.Handler):
         self.workflow, self.plain, self.dryrun = workflow, plain, settings.dryrun
         self.filters = plain.filters
         self.running: dict[int, tuple[str, list[str], float]] = {}  # label, logs and start of each job
-        self.jobs: dict[int, Any] = {}  # of Snakemake, by their ids
+        self.jobs: dict[int, Any] = {}  # Snakemake's jobs by their ids
         self.failures: dict[str, str] = {}  # the sentence of each failed job, by its label
-        self.buried = False  # whether a line of another job followed
+        self.buried = False  # whether a line of another job followed that of a failure
         self.shown = ""  # the last message
         self.total = self.left = 0
-        self.notes: list[str] = []  # of a dry run
+        self.notes: list[str] = []  # lines that precede the table of a dry run
         self.pace = Pace([], 1)
         self.in_place = plain.can_color_tty() and not (settings.dryrun or settings.quiet or "CI" in os.environ)
         self.closed, self.written = threading.Event(), time.time()
@@ -126,7 +126,7 @@ class Terminal(logging.Handler):
         if record.job_id not in self.running:  # with --quiet rules, which shows no start
             return ""
         label, logs, since = self.running.pop(record.job_id)
-        self.failures.pop(label, None)  # of an earlier attempt
+        self.failures.pop(label, None)  # an earlier attempt of the job may have failed
         self.buried = bool(self.failures)
         self.pace.end(record.job_id, kind_of_job(label.partition(" ")[0], logs), time.time() - since)
         return f"{moment('done', label)}  {format_elapsed(since)}  {self.left} left{self.rest()}"
@@ -141,7 +141,7 @@ class Terminal(logging.Handler):
         label, _, since = self.running.pop(record.jobid, (record.rule_name, [], time.time()))
         self.pace = Pace([], 1)  # what depends on this job does not run
         lines = []
-        scheduled = ({"message": record.rule_msg} if record.rule_msg else {}) | (record.aux or {})  # by a scheduler
+        scheduled = ({"message": record.rule_msg} if record.rule_msg else {}) | (record.aux or {})  # from a scheduler
         lines += [f"    {name}: {value}" for name, value in scheduled.items()]
         self.failures[label] = f"it failed; see {record.log[0]}." if record.log else "it failed."
         for log in record.log:

@@ -133,7 +133,7 @@ class Followed:
         self.path = Path(run["folder"]) / FILE
         self.trackers: dict[str, object] = {}
         self.inode, self.size = (0, 0) if replay else self.version()
-        self.step = self.offset = 0  # that the trackers have reached in the log
+        self.step = self.offset = 0  # step and byte that the trackers have reached in the log
 
     def version(self) -> tuple[int, int]:
         """Return inode and size of the log, zeros without one."""
