@@ -16,7 +16,7 @@ from snakemake.io import local
 from tpulm.compat.snakemake import config_given, is_main, replace_handler
 from tpulm.specs.artifacts import (
     ADAPTER_FILES,
-    GGUF_KINDS,
+    GGUF_TYPES,
     MODEL_FILES,
     SPLITS,
     TOKENIZER_FILES,

@@ -24,14 +24,14 @@ CALL = re.compile(r"\b(calls|to_apply|body|condition|\w+_computations?)=\{?(%[\w
 class Array:
     """An array of a program: element type, dimensions, and memory space of its layout (`HBM`, or 1 for VMEM)."""
 
-    kind: str
+    dtype: str
     dimensions: tuple[int, ...]
     space: int = HBM
 
     @property
     def bytes(self) -> int:
         """Bytes without padding; 0 for an unknown element type."""
-        return math.prod(self.dimensions) * BYTES.get(self.kind, 0)
+        return math.prod(self.dimensions) * BYTES.get(self.dtype, 0)
 
     @property
     def hbm(self) -> int:
@@ -227,6 +227,6 @@ def closing_parenthesis(text: str) -> int:
 def arrays_of(text: str) -> tuple[Array, ...]:
     """Return the arrays in the text of a result, such as (f32[2,3]{1,0:T(8,128)S(1)}, s32[])."""
     return tuple(
-        Array(kind, tuple(map(int, filter(None, dimensions.split(",")))), int(space or HBM))
-        for kind, dimensions, space in SHAPE.findall(text)
+        Array(dtype, tuple(map(int, filter(None, dimensions.split(",")))), int(space or HBM))
+        for dtype, dimensions, space in SHAPE.findall(text)
     )

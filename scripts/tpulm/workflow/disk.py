@@ -20,7 +20,7 @@ from tpulm.config.model_sizes import (
 )
 from tpulm.config.outline import Model, Outline, Run
 from tpulm.core.errors import UserError
-from tpulm.specs.artifacts import GGUF_KINDS
+from tpulm.specs.artifacts import GGUF_TYPES
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def saved(model: Model) -> dict[str, int]:
     if model.weights:
         masked = model.stage == "mlm"
         paths += [f"{model.exported}/model.safetensors"] if masked else [model.exported, transformers]
-    ggufs = {f"<results>/gguf/{model.path}-{kind}.gguf": int(size * parameters) for kind, size in GGUF_KINDS.items()}
+    ggufs = {f"<results>/gguf/{model.path}-{kind}.gguf": int(size * parameters) for kind, size in GGUF_TYPES.items()}
     return ggufs | dict.fromkeys(paths, FLOAT32 * parameters)
 
 
