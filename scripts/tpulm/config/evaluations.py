@@ -116,8 +116,8 @@ class Evaluations:
     all       evaluations by folder below results/evaluation/: tasks/NAME/, harness/NAME/, and "" for held-out text and
               pairs (of_text)
     tasks     tasks with labels by name; chains_of  the runs of each (task, path of model)
-    planned   runs of each plan by its folder below results/plan/: one run, or all chains of a model on a task, also
-              those of checkpoints whose weights were deleted
+    runs_by_plan  by the folder of the plan below results/plan/: one run, or all runs of a model on a task, also those
+              of checkpoints whose weights were deleted
     harness   tasks of the harness by name
     """
 
@@ -146,17 +146,17 @@ class Evaluations:
         }
         self.of_text = self.all[""]
         self.chains_of: dict[tuple[str, str], list[Run]] = {}
-        self.planned = {path: [run] for path, run in runs.items()}
+        self.runs_by_plan = {path: [run] for path, run in runs.items()}
         for name in self.tasks:
             scores = self.on_task(name)
             for path, model in scores.ends.items():
-                planned: dict[str, Run] = {}
+                plan_runs: dict[str, Run] = {}
                 for start in [model, *(runs[path].at(step) for step in scores.steps.get(path, []))]:
                     chains = self.tasks[name].chains(start, model)
-                    planned |= {chain.path: chain for chain in chains}
+                    plan_runs |= {chain.path: chain for chain in chains}
                     if start.path in scores.models:
                         self.chains_of[name, start.path] = chains
-                self.planned[f"tasks/{name}/{path}"] = list(planned.values())
+                self.runs_by_plan[f"tasks/{name}/{path}"] = list(plan_runs.values())
 
     def on_task(self, name: str) -> Evaluation:
         """Return the evaluation of models on a task with labels."""

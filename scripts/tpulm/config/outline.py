@@ -412,12 +412,12 @@ class Outline:
         assert records is not None  # by the schema
         init = [f"<results>/mlm/{name}/init/{file}" for file in MODEL_FILES] if "init" in recipe else []
         sizes = {} if on_jax else as_on_jax(recipe)
-        planned, unknown = bool(on_jax or sizes), common["vocab_size"] is None
+        has_plan, unknown = bool(on_jax or sizes), common["vocab_size"] is None
         described: dict[str, Any] = {"sequence_length": records.sequence_length, "packing": records.packing}
         described |= pick(recipe, "mesh", "microbatches") | {"model": sizes} if sizes else {}
         if not unknown:
             described |= {"vocabulary": {"size": common["vocab_size"], "pad": PAD_ID}}
-        manifest: str | list[str] = records.manifest if planned and unknown else []
+        manifest: str | list[str] = records.manifest if has_plan and unknown else []
         return Run(
             **common,
             trained_on=("corpus",),
@@ -425,7 +425,7 @@ class Outline:
             more_recipe=records.loss | self.cpu,
             init=init,
             init_config=init[:1],
-            described=described if planned else None,
+            described=described if has_plan else None,
             plan_inputs={"manifest": manifest, "init": init[:1] if on_jax else [], "task": []},
         )
 

@@ -27,7 +27,7 @@ OTHER = (
 def unfinished(runs: list[dict], summary: list[dict[str, str]]) -> Counter:
     """Return the number of segments that each run has to train, by the key of the run.
 
-    runs     as `Start.planned` lists them
+    runs     as `Start.runs_to_plan` lists them
     summary  as tpulm.release.untracked has it
     """
     todo = [f"/{row['output_file']}" for row in summary if row["plan"] == "update pending"]
@@ -38,7 +38,7 @@ def unfinished(runs: list[dict], summary: list[dict[str, str]]) -> Counter:
 def pending(runs: list[dict], segments: Mapping[str, int]) -> list[dict]:
     """Return the runs with something to train, with the numbers of jobs, steps, and checkpoints at once.
 
-    runs      as `Start.planned` lists them
+    runs      as `Start.runs_to_plan` lists them
     segments  number of segments to train, by the key of the run
     """
     return [

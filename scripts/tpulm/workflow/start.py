@@ -140,7 +140,7 @@ class Start:
     def not_trained_here(self) -> list[str]:
         """Return a sentence per kind of accelerator that runs request and this machine does not have."""
         keys: dict[str, dict[str, None]] = {}
-        for run in (run for chains in self.evaluations.planned.values() for run in chains):
+        for run in (run for chains in self.evaluations.runs_by_plan.values() for run in chains):
             if kind := lacking(run.recipe["resources"].get("accelerator")):
                 keys.setdefault(kind, {})[run.key] = None
         return [
@@ -212,16 +212,16 @@ class Start:
             or_exit(ledger.combine, Path(ledger.COPIES, records.removeprefix(bucket.SCHEME)))
 
     def to_train(self, jobs: list) -> list[dict]:
-        """Return those of `planned` that the jobs train, with jobs, steps and checkpoints added by `budget.pending`."""
+        """Return those of `runs_to_plan` that the jobs train, with what `budget.pending` adds."""
         keys = [
             " ".join(filter(None, (str(job.resources.get("run_key")), job.wildcards.get("chain"))))
             for job in jobs
             if job.output.get("state")
         ]
         segments = Counter(key.removeprefix(self.place.prefixed("")) for key in keys)
-        return pending(self.planned(), segments)
+        return pending(self.runs_to_plan(), segments)
 
-    def planned(self) -> list[dict]:
+    def runs_to_plan(self) -> list[dict]:
         """Return a dictionary for every run and every chain of a task: what plans, budget and disk checks need.
 
         key          of the config, for a chain also its path
@@ -247,6 +247,6 @@ class Start:
                 "requested": run.recipe["resources"].get("accelerator"),
                 "plans": self.place.located(f"<results>/plan/{name}"),
             }
-            for name, chains in self.evaluations.planned.items()
+            for name, chains in self.evaluations.runs_by_plan.items()
             for run in chains
         ]
