@@ -247,7 +247,7 @@ def check_all(names: list[str]) -> bool:
 def key_of(planned: Planned) -> str:
     """Return how the plans name what is planned: by its key and, on a task, by the model."""
     run = planned.run
-    return f"{run.key}, {run.named['path']}" if run.task else run.key + planned.phase
+    return f"{run.key}, {run.identity['path']}" if run.task else run.key + planned.phase
 
 
 def said_of(planned: Planned) -> str:

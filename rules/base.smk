@@ -10,7 +10,7 @@ rule base:
         expand("<results>/base/{run}/preset", run=BASES),
         expand("<results>/base/{run}/preset.json", run=BASES),
         expand("<results>/base/{run}/{file}", run=TRAINED_BASES, file=["history.csv", "metrics.json"]),
-        [run.pruned for run in TRAINED_BASES.values()],
+        [run.prune_marks for run in TRAINED_BASES.values()],
 
 
 rule train_base_vocabulary:

@@ -18,7 +18,7 @@ rule finetune:
             run=FINETUNE,
             file=["history.csv", "metrics.json", "partitioning.json", "generations.json"],
         ),
-        [run.pruned for run in FINETUNE.values()],
+        [run.prune_marks for run in FINETUNE.values()],
 
 
 rule train_finetune:

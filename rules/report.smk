@@ -77,8 +77,8 @@ rule write_report:
 rule collect_history:
     """Concatenate the histories of a run's segments."""
     input:
-        history=lambda w: CHAINS[w.chain].in_every_checkpoint("history.csv"),
-        timings=lambda w: CHAINS[w.chain].in_every_checkpoint("timings.csv"),
+        history=lambda w: ALL_RUNS[w.chain].in_every_checkpoint("history.csv"),
+        timings=lambda w: ALL_RUNS[w.chain].in_every_checkpoint("timings.csv"),
     output:
         history="<results>/{chain}/history.csv",
         timings="<results>/{chain}/timings.csv",
@@ -87,7 +87,7 @@ rule collect_history:
     log:
         "<logs>/{chain}/history.log",
     wildcard_constraints:
-        chain=one_of(CHAINS),
+        chain=one_of(ALL_RUNS),
     conda:
         "../envs/workflow.yaml"
     script:

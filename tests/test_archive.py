@@ -186,9 +186,9 @@ def test_a_rebuild_asks_for_the_python_of_the_archive(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.timeout(4 * 3600)
-def test_the_embedded_run_is_made_again(finished, tmp_path):
+def test_the_embedded_run_is_made_again(finished_workflow, tmp_path):
     """An environment is installed: this needs a package index."""
-    embedded = copied(finished, tmp_path)
+    embedded = copied(finished_workflow, tmp_path)
     embedded.as_a_user("archive", "--cores", "2")
     assert (embedded / ARCHIVE).stat().st_size < 10e6
     assert (embedded / "results/report.html").stat().st_size < 5e6

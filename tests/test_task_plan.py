@@ -48,7 +48,7 @@ def trained(recipe, folder, labels):
     arrays = {name: np.zeros((step.batch_size, *shape), kind) for name, (shape, kind) in step.record_arrays.items()}
     load = lambda step, rows: {name: array[rows] for name, array in arrays.items()}
     batch = next(batches(load, (0, 1), step.batch_size, 1, trainer.run.distribution))
-    return trainer.step.lower(trainer.state, trainer.frozen, batch, np.float32(0)).as_text()
+    return trainer.dispatch.lower(trainer.state, trainer.frozen, batch, np.float32(0)).as_text()
 
 for planned, recipe, folder, labels in json.loads(sys.argv[1]):
     found = masked_model(json.loads((Path(folder) / "config.json").read_text())) if folder == "given" else {}
@@ -137,7 +137,7 @@ def test_the_budget_counts_each_chain_by_its_share_of_the_plan(tmp_path, monkeyp
     # One more seed: the step is the same, and so is its plan.
     chain |= {"recipe": recipe | {"chains": 5}, "plans": "results/plan/tasks/x/mlm/tiny"}
     chain |= {"checkpoint_bytes": 10, "accelerator": "v5e-8"}
-    hours = budget.take(chain, "v5e-8")
+    hours = budget.hours_by_item(chain, "v5e-8")
     assert (hours["steps"], hours["error"]) == (1.0, 0.5)
     cost = 2 * sum(hours.values()) * 2.0
     budget.check_budget([chain, chain], cost + 0.1, {"v5e-8": 2.0})

@@ -104,17 +104,17 @@ class Module:
         if known_count:
             return int(known_count[1])
         condition, body = self.called(loop, "condition"), self.called(loop, "body")
-        counter = counted(self, condition)
+        counter = counter_and_limit(self, condition)
         if counter is None or body.root is None or body.root.opcode != "tuple":
             return None
         index, limit = counter
-        step = added(self, body, body.root.operands[index], {})
+        step = addend(self, body, body.root.operands[index], {})
         caller = next(c for c in self.computations.values() if c.instructions.get(loop.name) is loop)
         start = constant(caller.instructions.get(loop.operands[0]), caller, index)
         return -(-(limit - start) // step) if step and start is not None else None
 
 
-def counted(module: Module, condition: Computation) -> tuple[int, int] | None:
+def counter_and_limit(module: Module, condition: Computation) -> tuple[int, int] | None:
     """Return the index of a loop's counter in its tuple, and its constant upper limit; None for other conditions."""
     root, names = condition.root, {}
     inner = condition
@@ -132,7 +132,7 @@ def counted(module: Module, condition: Computation) -> tuple[int, int] | None:
     return int(index[1]), int(limit.operands[0])
 
 
-def added(module: Module, computation: Computation, name: str, known_additions: dict[str, int | None]) -> int | None:
+def addend(module: Module, computation: Computation, name: str, known_additions: dict[str, int | None]) -> int | None:
     """Return the constant that a name adds to a counter; None for anything but additions of constants.
 
     known_additions  results for the parameters of a fusion, by name
@@ -143,21 +143,21 @@ def added(module: Module, computation: Computation, name: str, known_additions: 
     if instruction.opcode == "get-tuple-element":
         return 0
     if instruction.opcode in ("copy", "bitcast"):
-        return added(module, computation, instruction.operands[0], known_additions)
+        return addend(module, computation, instruction.operands[0], known_additions)
     if instruction.opcode == "fusion":
         inner = module.called(instruction, "calls")
         if inner.root is None:
             return None
         inner_additions = {
-            parameter.name: added(module, computation, operand, known_additions)
+            parameter.name: addend(module, computation, operand, known_additions)
             for parameter, operand in zip(inner.parameters, instruction.operands, strict=True)
         }
-        return added(module, inner, inner.root.name, inner_additions)
+        return addend(module, inner, inner.root.name, inner_additions)
     if instruction.opcode != "add":
         return None
-    before = [added(module, computation, operand, known_additions) for operand in instruction.operands[:1]]
+    before = addend(module, computation, instruction.operands[0], known_additions)
     step = constant(computation.instructions.get(instruction.operands[1]), computation)
-    return None if before[0] is None or step is None else before[0] + step
+    return None if before is None or step is None else before + step
 
 
 def constant(instruction: Instruction | None, computation: Computation, place: int | None = None) -> int | None:

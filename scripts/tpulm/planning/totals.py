@@ -27,7 +27,7 @@ class Totals:
     seconds: float = 0.0
 
 
-class Counter:
+class WorkCounter:
     """Adds up the work of a device of a slice in a program."""
 
     def __init__(self, module: Module, slice_: Topology, links: Links, attended: float = 1.0):
@@ -60,7 +60,7 @@ class Counter:
         """Return the branch of a conditional with the least time at the peaks of the chip."""
 
         def seconds(branch: Computation) -> float:
-            counter = Counter(self.module, self.slice, self.links, self.attended)
+            counter = WorkCounter(self.module, self.slice, self.links, self.attended)
             counter.add(branch)
             totals = counter.totals
             return totals.flops / self.slice.flops + totals.bytes / self.slice.hbm_bandwidth + totals.seconds
@@ -121,7 +121,7 @@ def total_work(text: str, slice_: Topology, coordinates: Iterable[Iterable[int]]
     """
     module = parse(text)
     links = Links(tuple(map(tuple, coordinates)), slice_.link_bandwidth, slice_.dimensions)
-    counter = Counter(module, slice_, links, attended)
+    counter = WorkCounter(module, slice_, links, attended)
     counter.add(module.entry)
     totals = counter.totals
     return {

@@ -54,11 +54,11 @@ def build_run(step: TrainingStep, module: ModelModule) -> JaxRun:
 
     Raises UserError if the devices or the model do not allow the step.
     """
-    distribution = distributed(step, module)
+    distribution = distribute_step(step, module)
     model = build_model(step.model, module, distribution)
     optimizer = make_optimizer(step.optimizer)
     build_optimizer(optimizer, model)
-    return finished(JaxRun(step, model, distribution, optimizer, module.objective))
+    return finish_build(JaxRun(step, model, distribution, optimizer, module.objective))
 
 
 def build_abstract_run(
@@ -78,21 +78,21 @@ def build_abstract_run(
     """
     keras.distribution.set_distribution(None)
     optimizer = make_optimizer(step.optimizer)  # its scalars have values, on this machine
-    distribution = distributed(step, module, devices)
+    distribution = distribute_step(step, module, devices)
     model = build(step, distribution)
     with keras.StatelessScope(initialize_variables=False):
         build_optimizer(optimizer, model)
-    return finished(JaxRun(step, model, distribution, optimizer, objective))
+    return finish_build(JaxRun(step, model, distribution, optimizer, objective))
 
 
-def distributed(step: TrainingStep, module: ModelModule, devices: list | None = None) -> Sharded:
+def distribute_step(step: TrainingStep, module: ModelModule, devices: list | None = None) -> Sharded:
     """Return the sharding of a step over devices. Raises UserError if the mesh or the batch does not fit them."""
     distribution = distribute(step.model, module, devices)
     check_batch_size(step.model.where, step.batch_size, distribution.num_model_replicas, step.microbatches)
     return distribution
 
 
-def finished(run: JaxRun) -> JaxRun:
+def finish_build(run: JaxRun) -> JaxRun:
     """Return the run, its blocks rematerialized if the step says so.
 
     Raises UserError for trainable variables in bfloat16: there Adam's beta_2, 0.999, rounds to 1, and small steps have

@@ -75,7 +75,7 @@ class Pace:
         """
         if time.time() < self.estimated_at + 1:  # with many thousand jobs, this takes a while
             return self.estimate
-        self.estimated_at, chain, work, tails = time.time(), 0.0, 0.0, dict[int, float]()
+        self.estimated_at, longest, work, tails = time.time(), 0.0, 0.0, dict[int, float]()
         known, earlier = True, False
         for job in self.jobs:
             if job.number in self.ended:
@@ -86,8 +86,8 @@ class Pace:
             seconds_left = max(fmean(times) - since, 0.0) if times else 0.0
             work += seconds_left * min(job.threads, self.cores) / self.cores
             tails[job.number] = seconds_left + max((tails.get(number, 0.0) for number in job.before), default=0.0)
-            chain = max(chain, tails[job.number])
-        seconds = max(chain, work)
+            longest = max(longest, tails[job.number])
+        seconds = max(longest, work)
         by = " by earlier runs" if earlier else ""
         self.estimate = (
             f"{'about' if known else 'at least'} {timedelta(seconds=round(seconds))}{by}" if seconds > LEAST else ""
