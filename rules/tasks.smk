@@ -6,6 +6,8 @@ from tpulm.corpus.sources import task_files
 TASKS, TASK_RUNS = EVALUATED.tasks, EVALUATED.task_runs
 # The runs by task and model.
 RUNS_ON_TASK = EVALUATED.runs_on_task
+# The folder with the examples of a run, by its path.
+EXAMPLES = {path: TASKS[run.task].folder for path, run in TASK_RUNS.items()}
 TASK_SOURCES = {name: or_exit(task_files, task.key, task.reading) for name, task in TASKS.items()}
 
 
@@ -69,9 +71,9 @@ rule fit_task_baselines:
 rule train_task:
     """Train one segment of a model on a task, from the previous checkpoint to the next."""
     input:
-        train=lambda w: f"{TASKS[TASK_RUNS[w.chain].task].folder}/train.parquet",
-        validation=lambda w: f"{TASKS[TASK_RUNS[w.chain].task].folder}/validation.parquet",
-        task=lambda w: f"{TASKS[TASK_RUNS[w.chain].task].folder}/task.json",
+        train=lambda w: f"{EXAMPLES[w.chain]}/train.parquet",
+        validation=lambda w: f"{EXAMPLES[w.chain]}/validation.parquet",
+        task=lambda w: f"{EXAMPLES[w.chain]}/task.json",
         model=lambda w: TASK_RUNS[w.chain].init_at(int(w.step)),
         start=lambda w: TASK_RUNS[w.chain].start_at(int(w.step)),
         previous=lambda w: previous_checkpoint(TASK_RUNS[w.chain], int(w.step)),
