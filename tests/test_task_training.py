@@ -31,7 +31,7 @@ folder, out, recipe, labels, ids = *sys.argv[1:3], *map(json.loads, sys.argv[3:]
 runtime.start(1)
 from tpulm.models import masked_models
 from tpulm.models.task_models import build_task_model
-from tpulm.training.jax_run import distributed
+from tpulm.training.jax_run import distribute_step
 from tpulm.training.task_run import task_step
 step = task_step(recipe, Path(folder), {"labels": labels})
 model = build_task_model(step, distribute_step(step, masked_models), Path(folder), weights=True)
