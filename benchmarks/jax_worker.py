@@ -72,14 +72,14 @@ class Training:
         recipe = job["recipe"]
         runtime.start(job["threads"], job["devices"], recipe["precision"], determinism_of(recipe))
         from tpulm.models import causal
-        from tpulm.planning.abstract_run import kind_of_model, without_preset
+        from tpulm.planning.abstract_run import module_of, without_preset
         from tpulm.training.jax_run import build_run
         from tpulm.training.jax_trainer import MultiProcess, Trainer
 
         causal.draw_causal_weights = draw_on_devices
         step = TrainingStep.of(job["stage"], "benchmark", recipe)
         step = replace(step, model=without_preset(step.model))
-        self.run, self.processes = build_run(step, kind_of_model(step.model)), MultiProcess()
+        self.run, self.processes = build_run(step, module_of(step.model)), MultiProcess()
         self.trainer, self.step, self.seconds = Trainer(self.run), 0, math.nan
         vocabulary = step.model.source.vocabulary_size
         self.load = lambda at, rows: random_records(step.record_arrays, vocabulary, step.batch_size, at, rows)

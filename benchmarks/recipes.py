@@ -47,7 +47,7 @@ KEPT = ("program_sha256", "attention", "total", "hbm", "seconds", "devices", "mo
 
 @dataclass(frozen=True)
 class Planned:
-    """The runs that one plan is made for, see `tpulm.config.evaluations.Evaluations.planned`.
+    """The runs that one plan is made for, see `tpulm.config.evaluations.Evaluations.runs_by_plan`.
 
     name    its folder below results/plan/
     chains  what trains with the planned step
@@ -69,7 +69,7 @@ def planned_runs(recipe: Path) -> list[tuple[Planned, str]]:
     """Return the runs of a recipe, and models on tasks, with each slice that it names."""
     config = read_config([str(recipe)], {})
     slices = dict.fromkeys(topology(name).name for name in config["plan"]["topologies"])
-    planned = evaluations_of(config).planned.items()
+    planned = evaluations_of(config).runs_by_plan.items()
     parts = [part for name, chains in planned for part in phases_of(name, chains)]
     return [(part, slice_) for part in parts for slice_ in slices]
 
@@ -247,7 +247,7 @@ def check_all(names: list[str]) -> bool:
 def key_of(planned: Planned) -> str:
     """Return how the plans name what is planned: by its key and, on a task, by the model."""
     run = planned.run
-    return f"{run.key}, {run.named['path']}" if run.task else run.key + planned.phase
+    return f"{run.key}, {run.identity['path']}" if run.task else run.key + planned.phase
 
 
 def said_of(planned: Planned) -> str:

@@ -10,7 +10,7 @@ rule base:
         expand("<results>/base/{run}/preset", run=BASES),
         expand("<results>/base/{run}/preset.json", run=BASES),
         expand("<results>/base/{run}/{file}", run=TRAINED_BASES, file=["history.csv", "metrics.json"]),
-        [run.pruned for run in TRAINED_BASES.values()],
+        [run.prune_marks for run in TRAINED_BASES.values()],
 
 
 rule train_base_vocabulary:
@@ -21,7 +21,7 @@ rule train_base_vocabulary:
     output:
         "<results>/base/{vocabulary}",
     params:
-        recipe=lambda w: vocabulary_recipe(BASES[os.path.dirname(w.vocabulary)].recipe),
+        recipe=lambda w: vocabulary_recipe(TRAINED_BASES[os.path.dirname(w.vocabulary)].recipe),
         code=code_digest("base/train_base_vocabulary", "jax"),
     log:
         "<logs>/base/{vocabulary}.log",
@@ -79,7 +79,7 @@ rule train_base:
         run=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        **training_resources(by_name(BASES)),
+        **training_resources(by_name(TRAINED_BASES)),
     conda:
         "../envs/jax.yaml"
     script:
@@ -90,7 +90,7 @@ rule export_base:
     """Save the best checkpoint of a base model as a Keras preset folder."""
     input:
         best=lambda w: at_step(TRAINED_BASES[w.run], w).weights,
-        vocabulary=lambda w: f"<results>/{vocabulary_of(w.run, BASES[w.run].recipe)}",
+        vocabulary=lambda w: f"<results>/{vocabulary_of(w.run, TRAINED_BASES[w.run].recipe)}",
         tokenizer="<results>/base/{run}/tokenizer.json",
     output:
         folder=directory("<results>/base/{run}/preset"),
@@ -148,8 +148,8 @@ rule evaluate_base:
     output:
         "<results>/base/{run}/metrics.json",
     params:
-        recipe=lambda w: pick(BASES[w.run].recipe, "batch_size", "microbatches")
-        | {key: value for key, value in BASES[w.run].opening.items() if key not in ("layout", "seed")}
+        recipe=lambda w: pick(TRAINED_BASES[w.run].recipe, "batch_size", "microbatches")
+        | {key: value for key, value in TRAINED_BASES[w.run].opening.items() if key not in ("layout", "seed")}
         | measured_sources(TRAINED_BASES[w.run]),
         code=code_digest("base/evaluate_base", "jax"),
     log:
@@ -158,7 +158,7 @@ rule evaluate_base:
         run=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        **job_resources(by_name(BASES), "evaluate_base"),
+        **job_resources(by_name(TRAINED_BASES), "evaluate_base"),
     conda:
         "../envs/jax.yaml"
     script:

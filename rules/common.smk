@@ -16,7 +16,7 @@ from snakemake.io import local
 from tpulm.compat.snakemake import config_given, is_main, replace_handler
 from tpulm.specs.artifacts import (
     ADAPTER_FILES,
-    GGUF_KINDS,
+    GGUF_TYPES,
     MODEL_FILES,
     SPLITS,
     TOKENIZER_FILES,
@@ -69,8 +69,8 @@ or_exit(lambda: [records.shards for records in RECORDS.values()])  # so that a U
 # By name: masked models and base models, those that are fetched, too; and those that are trained here.
 MASKED, BASES = OUTLINE.of_stage("mlm"), OUTLINE.of_stage("base")
 MLM, TRAINED_BASES, FINETUNE = map(OUTLINE.runs_of, STAGES)
-# Every chain of checkpoints, also of models on tasks, by its path, which is the wildcard `chain`.
-CHAINS = EVALUATED.chains
+# Every run, also of models on tasks, by its path, which is the wildcard `chain`.
+ALL_RUNS = EVALUATED.all_runs
 # An input that is read where it is, not copied from a bucket first; the path or URL of an artifact.
 in_place, located = PATHS.in_place, PATHS.located
 

@@ -18,7 +18,7 @@ rule finetune:
             run=FINETUNE,
             file=["history.csv", "metrics.json", "partitioning.json", "generations.json"],
         ),
-        [run.pruned for run in FINETUNE.values()],
+        [run.prune_marks for run in FINETUNE.values()],
 
 
 rule train_finetune:
@@ -216,7 +216,7 @@ rule gguf:
     """Target: every whole causal model that is trained here as GGUF files, which llama.cpp reads."""
     localrule: True
     input:
-        [f"<results>/gguf/{model}-{kind}.gguf" for model in MADE_HERE for kind in GGUF_KINDS],
+        [f"<results>/gguf/{model}-{kind}.gguf" for model in MADE_HERE for kind in GGUF_TYPES],
 
 
 rule export_gguf:
@@ -232,7 +232,7 @@ rule export_gguf:
         "<logs>/gguf/{model}-{kind}.log",
     wildcard_constraints:
         model=one_of(MADE_HERE),
-        kind=one_of(GGUF_KINDS),
+        kind=one_of(GGUF_TYPES),
     resources:
         mem_mb=lambda w: mem_mb(RUNS[w.model], "export_gguf"),
     conda:

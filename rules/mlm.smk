@@ -3,7 +3,7 @@
 # Suffixes of the files in a local model folder that may be read.
 MODEL_SOURCES = (".h5", ".json", ".model", ".safetensors", ".txt")
 # Existing models: those that are evaluated, and those that runs start from.
-FETCHED = {model.fetched: model for model in MASKED.values() if model.origin}
+FETCHED = {model.fetch_folder: model for model in MASKED.values() if model.origin}
 
 
 rule mlm:
@@ -14,7 +14,7 @@ rule mlm:
         expand("<results>/mlm/{run}/history.csv", run=MLM),
         expand("<results>/mlm/{run}/metrics.json", run=[name for name, model in MASKED.items() if model.records]),
         expand("<results>/mlm/{run}/fill_mask.json", run=MASKED),
-        [run.pruned for run in MLM.values()],
+        [run.prune_marks for run in MLM.values()],
 
 
 rule fetch_mlm:

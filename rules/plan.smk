@@ -14,13 +14,13 @@ rule plan:
     """Target: print the plan of every run and task for every TPU slice of the config, and totals of pending steps."""
     localrule: True
     input:
-        plans=PLANNED if COMPILER else [],
+        plans=PLAN_FILES if COMPILER else [],
     params:
         recipe=lambda w: {
             "compiler": COMPILER,
             "topologies": TOPOLOGIES,
             "prices": config["plan"]["prices"],
-            "runs": START.planned(),
+            "runs": START.runs_to_plan(),
             "arguments": SNAKEMAKE_ARGUMENTS,
         },
         code=code_digest("plan/plan", "workflow"),
@@ -36,14 +36,14 @@ rule plan_training:
     """Compile the training step of a run, or of a model on a task, for a TPU slice."""
     input:
         # These say of vocabulary, model and labels what the config does not.
-        unpack(lambda w: EVALUATED.planned[w.planned][0].plan_inputs),
+        unpack(lambda w: EVALUATED.runs_by_plan[w.planned][0].plan_inputs),
     output:
         "<results>/plan/{planned}/{topology}.json",
     params:
-        recipe=lambda w: plan_recipe(EVALUATED.planned[w.planned])
-        | pick(EVALUATED.planned[w.planned][0].recipe, "host_device_count", "checkpoint_every")
+        recipe=lambda w: plan_recipe(EVALUATED.runs_by_plan[w.planned])
+        | pick(EVALUATED.runs_by_plan[w.planned][0].recipe, "host_device_count", "checkpoint_every")
         | {
-            "resources": pick(EVALUATED.planned[w.planned][0].recipe["resources"], "hosts"),
+            "resources": pick(EVALUATED.runs_by_plan[w.planned][0].recipe["resources"], "hosts"),
             "price_per_hour": config["plan"]["prices"].get(w.topology),
             "alternatives": config["plan"]["alternatives"],
         },
@@ -51,7 +51,7 @@ rule plan_training:
     log:
         "<logs>/plan/{planned}/{topology}.log",
     wildcard_constraints:
-        planned=one_of(EVALUATED.planned),
+        planned=one_of(EVALUATED.runs_by_plan),
         topology=one_of(TOPOLOGIES),
     # A local job takes all cores, so that one job runs at a time: each needs gigabytes. A cluster node may have fewer.
     threads: lambda wildcards: workflow.cores if workflow.local_exec else 8

@@ -21,8 +21,8 @@ BESIDE_PUBLISHED = ["<results>/compare/published.json"] if REPEATED else []
 TOLD += BESIDE_PUBLISHED
 PAGE_FILES = sorted((ROOT / "report" / "page").iterdir())
 # The page shows existing plans and does not make new ones.
-PLANNED = [
-    f"<results>/plan/{name}/{slice_}.json" for name in EVALUATED.planned for slice_ in config["plan"]["topologies"]
+PLAN_FILES = [
+    f"<results>/plan/{name}/{slice_}.json" for name in EVALUATED.runs_by_plan for slice_ in config["plan"]["topologies"]
 ]
 # Existing base models are evaluated only with the harness.
 FETCHED_AND_SCORED = [BASES[name] for name in FETCHED_BASES if HARNESS]
@@ -46,7 +46,7 @@ rule write_report:
     localrule: bool(PATHS.bucket)
     input:
         results=TOLD,
-        plans=lambda w: [name for name in PLANNED if PATHS.exists(name)],
+        plans=lambda w: [name for name in PLAN_FILES if PATHS.exists(name)],
         scores=lambda w: [file for file in EVALUATED.files if file.endswith("scores.json")],
         templates=[PATHS.source(path) for path in PAGE_FILES],
     output:
@@ -77,8 +77,8 @@ rule write_report:
 rule collect_history:
     """Concatenate the histories of a run's segments."""
     input:
-        history=lambda w: CHAINS[w.chain].in_every_checkpoint("history.csv"),
-        timings=lambda w: CHAINS[w.chain].in_every_checkpoint("timings.csv"),
+        history=lambda w: ALL_RUNS[w.chain].in_every_checkpoint("history.csv"),
+        timings=lambda w: ALL_RUNS[w.chain].in_every_checkpoint("timings.csv"),
     output:
         history="<results>/{chain}/history.csv",
         timings="<results>/{chain}/timings.csv",
@@ -87,7 +87,7 @@ rule collect_history:
     log:
         "<logs>/{chain}/history.log",
     wildcard_constraints:
-        chain=one_of(CHAINS),
+        chain=one_of(ALL_RUNS),
     conda:
         "../envs/workflow.yaml"
     script:

@@ -4,8 +4,10 @@ from tpulm.config.tasks import FOLDER as TASKS_FOLDER
 from tpulm.corpus.sources import task_files
 
 TASKS, TASK_RUNS = EVALUATED.tasks, EVALUATED.task_runs
-# The chains of checkpoints by task and model.
-TASK_CHAINS = EVALUATED.chains_of
+# The runs by task and model.
+RUNS_ON_TASK = EVALUATED.runs_on_task
+# The folder with the examples of a run, by its path.
+EXAMPLES = {path: TASKS[run.task].folder for path, run in TASK_RUNS.items()}
 TASK_SOURCES = {name: or_exit(task_files, task.key, task.reading) for name, task in TASKS.items()}
 
 
@@ -19,7 +21,7 @@ rule tasks:
     localrule: True
     input:
         [EVALUATED.on_task(name).files for name in TASKS],
-        [chain.pruned for chain in TASK_RUNS.values()],
+        [run.prune_marks for run in TASK_RUNS.values()],
 
 
 rule read_task:
@@ -69,9 +71,9 @@ rule fit_task_baselines:
 rule train_task:
     """Train one segment of a model on a task, from the previous checkpoint to the next."""
     input:
-        train=lambda w: f"{TASKS[TASK_RUNS[w.chain].task].folder}/train.parquet",
-        validation=lambda w: f"{TASKS[TASK_RUNS[w.chain].task].folder}/validation.parquet",
-        task=lambda w: f"{TASKS[TASK_RUNS[w.chain].task].folder}/task.json",
+        train=lambda w: f"{EXAMPLES[w.chain]}/train.parquet",
+        validation=lambda w: f"{EXAMPLES[w.chain]}/validation.parquet",
+        task=lambda w: f"{EXAMPLES[w.chain]}/task.json",
         model=lambda w: TASK_RUNS[w.chain].init_at(int(w.step)),
         start=lambda w: TASK_RUNS[w.chain].start_at(int(w.step)),
         previous=lambda w: previous_checkpoint(TASK_RUNS[w.chain], int(w.step)),
@@ -99,22 +101,22 @@ rule predict_task:
         validation=f"{TASKS_FOLDER}/{{task}}/validation.parquet",
         test=f"{TASKS_FOLDER}/{{task}}/test.parquet",
         task=f"{TASKS_FOLDER}/{{task}}/task.json",
-        model=lambda w: TASK_CHAINS[w.task, w.model][0].init_config,
-        best=lambda w: [chain.weights for chain in TASK_CHAINS[w.task, w.model]],
+        model=lambda w: RUNS_ON_TASK[w.task, w.model][0].init_config,
+        best=lambda w: [run.weights for run in RUNS_ON_TASK[w.task, w.model]],
     output:
         f"{TASKS_FOLDER}/{{task}}/{{model}}/predictions.parquet",
     params:
         recipe=lambda w: TASKS[w.task].predicting
-        | {"cpu_threads": config["cpu_threads"], "chains": [chain.chain for chain in TASK_CHAINS[w.task, w.model]]},
+        | {"cpu_threads": config["cpu_threads"], "chains": [run.variant for run in RUNS_ON_TASK[w.task, w.model]]},
         code=code_digest("tasks/predict_task", "jax"),
     log:
         "<logs>/evaluation/tasks/{task}/{model}/predict.log",
     wildcard_constraints:
         task=one_of(TASKS),
-        model=one_of({model for _, model in TASK_CHAINS}),
+        model=one_of({model for _, model in RUNS_ON_TASK}),
     threads: config["cpu_threads"]
     resources:
-        **job_resources(lambda w: TASK_CHAINS[w.task, w.model][0], "predict_task"),
+        **job_resources(lambda w: RUNS_ON_TASK[w.task, w.model][0], "predict_task"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -133,13 +135,13 @@ rule score_task:
         by_item=f"{TASKS_FOLDER}/{{task}}/{{model}}/items.parquet",
         chains=f"{TASKS_FOLDER}/{{task}}/{{model}}/chains.csv",
     params:
-        recipe=lambda w: TASKS[w.task].scoring | EVALUATED.on_task(w.task).models[w.model].named,
+        recipe=lambda w: TASKS[w.task].scoring | EVALUATED.on_task(w.task).models[w.model].identity,
         code=code_digest("tasks/score_task", "data"),
     log:
         "<logs>/evaluation/tasks/{task}/{model}/score.log",
     wildcard_constraints:
         task=one_of(TASKS),
-        model=one_of({model for _, model in TASK_CHAINS}),
+        model=one_of({model for _, model in RUNS_ON_TASK}),
     resources:
         mem_mb=8000,
     conda:

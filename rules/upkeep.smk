@@ -32,7 +32,7 @@ rule prune_checkpoint:
     localrule: True
     input:
         # The next checkpoint must be complete: until then, an interrupted segment restarts from this one.
-        following=lambda w: in_place(CHAINS[w.chain].next_state(int(w.step))),
+        following=lambda w: in_place(ALL_RUNS[w.chain].next_state(int(w.step))),
         measured=lambda w: EVALUATED.before_pruning(w.chain, int(w.step)),
     output:
         "<results>/{chain}/checkpoints/{step}/pruned.json",
@@ -41,7 +41,7 @@ rule prune_checkpoint:
     log:
         "<logs>/{chain}/{step}-pruned.log",
     wildcard_constraints:
-        chain=one_of(CHAINS),
+        chain=one_of(ALL_RUNS),
     conda:
         "../envs/data.yaml"
     script:

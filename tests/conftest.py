@@ -181,7 +181,7 @@ TOGETHER = dict.fromkeys(("lora", "transformers", "byte_level"), "causal")
 APART = {"faults", "resume", "staleness", "tpu_vm"}
 
 
-def names(nodeid: str) -> tuple[str, str]:
+def group_and_name(nodeid: str) -> tuple[str, str]:
     """Return the group of a test, and what FIRST calls it."""
     path, _, test = nodeid.partition("::")
     name = Path(path).stem.removeprefix("test_")
@@ -197,7 +197,7 @@ class Groups(LoadScopeScheduling):
     """Gives each group of tests to one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return names(nodeid)[0]
+        return group_and_name(nodeid)[0]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -209,7 +209,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log) -> Groups:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start the groups that take long first."""
     place = {name: number for number, name in enumerate(FIRST)}
-    items.sort(key=lambda item: place.get(names(item.nodeid)[1], len(FIRST)))
+    items.sort(key=lambda item: place.get(group_and_name(item.nodeid)[1], len(FIRST)))
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
@@ -225,7 +225,7 @@ def openers(tmp_path_factory) -> Openers:
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory) -> Workflow:
+def finished_workflow(tmp_path_factory) -> Workflow:
     """The shipped config, run from scratch once, with its report; for long tests, which must not change it."""
 
     def build(workflow: Workflow) -> str:
@@ -304,7 +304,7 @@ def write_yaml(path: Path, config: dict) -> None:
 DELETE = object()
 
 
-def changed(config: dict, changes: dict) -> dict:
+def config_with(config: dict, changes: dict) -> dict:
     """Return a copy of a config with values at dotted paths replaced, added or, with DELETE, deleted."""
     config = copy.deepcopy(config)
     for path, value in changes.items():
@@ -320,9 +320,9 @@ def changed(config: dict, changes: dict) -> dict:
 
 
 def configured(workflow: Workflow, changes: dict, name: str = "changed.yaml") -> tuple[str, str]:
-    """Write the config of a workflow with other values at dotted paths, see `changed`, as a file; return its option."""
+    """Write the config of a workflow with changes, see `config_with`, as a file; return its option."""
     # Written as JSON, which is YAML, and quicker than its library. A value that stands twice must not become an anchor.
-    (workflow / name).write_text(json.dumps(changed(read_yaml(workflow / "config.yaml"), changes)))
+    (workflow / name).write_text(json.dumps(config_with(read_yaml(workflow / "config.yaml"), changes)))
     return "--configfile", name
 
 
@@ -331,7 +331,7 @@ def evaluations_of(config):
     return Evaluations(Outline(config), lambda path: False)
 
 
-def chains_of(config):
+def task_runs_of(config):
     return list(evaluations_of(config).task_runs.values())
 
 

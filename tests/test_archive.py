@@ -18,7 +18,7 @@ ARCHIVE = "results/archive/models-1.zip"
 # The config is one of several files of this name, in a folder of its own, and not the one of the source.
 GIVEN = ("--configfile", "größe/config.yaml", "--cores", "2")
 # A file of each kind, by the beginning and the end of its name.
-KINDS = [
+ENDS = [
     ("results/report", ".html"), ("results/corpus/", ".parquet"), ("", ".tfrecord"), ("results/tokenizer/", ".json"),
     ("results/mlm/", "metrics.json"), ("", ".csv"), ("results/", "README.md"), ("source/envs/", ".txt"),
     ("source/scripts/", ".py"), ("config/given/", ".yaml"), ("config/", "completed.json"), ("verify", ".py"),
@@ -53,7 +53,7 @@ def test_an_archive_answers_alone(archived):
     with zipfile.ZipFile(archived / ARCHIVE) as archive:
         names, jobs = archive.namelist(), json.loads(archive.read("jobs.json"))
         artifacts = json.loads(archive.read(MANIFEST))["artifacts"]
-    for start, end in KINDS:
+    for start, end in ENDS:
         assert any(name.startswith(start) and name.endswith(end) for name in names), (start, end)
     train = next(job for job in jobs if job["id"] == "mlm/tiny/00000020")
     assert train["rule"] == "train_mlm_tensorflow" and train["params"]["last"] == 20
@@ -186,9 +186,9 @@ def test_a_rebuild_asks_for_the_python_of_the_archive(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.timeout(4 * 3600)
-def test_the_embedded_run_is_made_again(finished, tmp_path):
+def test_the_embedded_run_is_made_again(finished_workflow, tmp_path):
     """An environment is installed: this needs a package index."""
-    embedded = copied(finished, tmp_path)
+    embedded = copied(finished_workflow, tmp_path)
     embedded.as_a_user("archive", "--cores", "2")
     assert (embedded / ARCHIVE).stat().st_size < 10e6
     assert (embedded / "results/report.html").stat().st_size < 5e6

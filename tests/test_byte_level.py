@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, sha256, write_json
 from tpulm.specs.byte_level import PUBLISHED, rules_of
-from tpulm.specs.causal_vocabularies import KINDS, vocabulary_in
+from tpulm.specs.causal_vocabularies import VOCABULARY_KINDS, vocabulary_in
 from tpulm.tokenization.training import train_byte_level
 
 jax_backend = test_causal.jax_backend
@@ -39,7 +39,7 @@ def documents():
 
 def trained(name, folder, size=330):
     path = folder / f"{name}.json"
-    train_byte_level([documents()], KINDS[name].byte_level, size, SIZE).save(str(path))
+    train_byte_level([documents()], VOCABULARY_KINDS[name].byte_level, size, SIZE).save(str(path))
     return open_vocabulary(path)
 
 
@@ -85,12 +85,12 @@ def test_the_same_text_gives_the_same_bytes(jax_backend, tmp_path):
 
 @pytest.mark.unit
 def test_a_size_that_cannot_be_names_the_key():
-    vocabulary = KINDS["llama3"].byte_level
+    vocabulary = VOCABULARY_KINDS["llama3"].byte_level
     with pytest.raises(UserError, match=f"^{SIZE} is 261; allowed: 262 or more"):
         train_byte_level([documents()], vocabulary, 261, SIZE)
     with pytest.raises(UserError, match=rf"^{SIZE} is 90000; the text has pieces for at most \d+"):
         train_byte_level([documents()], vocabulary, 90_000, SIZE)
-    texts, vocabulary = documents(), KINDS["llama3"].byte_level
+    texts, vocabulary = documents(), VOCABULARY_KINDS["llama3"].byte_level
     found = {train_byte_level([texts[:n], texts[n:]], vocabulary, 330, SIZE).to_str() for n in (1, 7, 100, 150)}
     assert len(found) == 1
 

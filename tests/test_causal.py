@@ -282,7 +282,7 @@ def test_a_mesh_of_eight_computes_what_one_device_does(jax_backend, vocabulary, 
         trainer = base_trainer(mesh, packing="segments", **changes)
         losses.append(train(trainer, records, 0, 3))
         evaluations.append(evaluate(trainer, records))
-        assert trainer.step._cache_size() == 1  # compiled once, also for what a step on one device returns
+        assert trainer.dispatch._cache_size() == 1  # compiled once, also for what a step on one device returns
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
     assert evaluations[1] == pytest.approx(evaluations[0], rel=1e-4)
     [every] = causal_batches.held_out_batches(records, {"batch_size": len(records), "microbatches": 1})

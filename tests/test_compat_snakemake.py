@@ -1,6 +1,5 @@
 """What tpulm.compat uses of Snakemake's insides is there; each test names what has moved where it is not."""
 
-import ast
 import inspect
 import logging
 import re
@@ -102,28 +101,6 @@ def test_the_handler_that_is_replaced_has_its_name():
 def source() -> str:
     """Return the text of Snakemake's modules."""
     return "".join(path.read_text() for path in Path(snakemake.__file__).parent.rglob("*.py"))
-
-
-@pytest.mark.parametrize(
-    ("event", "names"),
-    [
-        ("JOB_INFO", "jobid rule_name wildcards reason log"),
-        ("JOB_FINISHED", "job_id"),
-        ("JOB_ERROR", "jobid rule_name rule_msg log aux"),
-        ("RUN_INFO", "stats"),
-        ("ERROR", "exception"),
-    ],
-)
-def test_the_log_messages_that_the_terminal_shows_have_their_fields(event, names):
-    texts = [path.read_text() for path in Path(snakemake.__file__).parent.rglob("*.py")]
-    calls = [node for text in texts if f"event=LogEvent.{event}," in text for node in ast.walk(ast.parse(text))]
-    keywords = [
-        {one.arg: ast.unparse(one.value) for one in node.keywords} for node in calls if isinstance(node, ast.Call)
-    ]
-    fields = [set(given) for given in keywords if given.get("event") == f"LogEvent.{event}"]
-    assert fields, f"Snakemake logs no {event}"
-    absent = set(names.split()) - set.intersection(*fields)
-    assert not absent
 
 
 @pytest.mark.parametrize(

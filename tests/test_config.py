@@ -19,8 +19,8 @@ DEFAULT = read_yaml(ROOT / "config.yaml")
 TINY, SMALL, PYTHON, TASK = "mlm.runs.tiny", "base.small", "finetune.runs.python", "evaluation.tasks.modules"
 
 
-def changed(**changes):
-    return conftest.changed(DEFAULT, changes)
+def default_with(**changes):
+    return conftest.config_with(DEFAULT, changes)
 
 
 JAX = {f"{TINY}.backend": "jax", f"{TINY}.model": {"architecture": "modernbert"}}
@@ -218,7 +218,7 @@ WRONG = [
 def test_wrong_config(case):
     changes, beginning, *said = case
     with pytest.raises(UserError) as error:
-        complete(changed(**changes), "config.yaml")
+        complete(default_with(**changes), "config.yaml")
     sentence = str(error.value)
     assert sentence.startswith(f"config.yaml: {beginning}") and sentence[-1] in ".?" and "\n" not in sentence
     assert [text for text in said if text not in sentence] == []
@@ -229,7 +229,7 @@ def test_devices_on_cpus_follow_from_the_mesh(mesh, devices):
     """Not from where the run trains: several hosts may bring the devices of -1."""
     for place in ({}, {f"{PYTHON}.resources": {"hosts": 2, "accelerator": "v5e-16"}}):
         changes = {f"{PYTHON}.mesh": mesh, f"{PYTHON}.host_device_count": DELETE} | place
-        config = conftest.changed(DEFAULT, changes)
+        config = conftest.config_with(DEFAULT, changes)
         assert complete(config, "config.yaml")["finetune"]["runs"]["python"]["host_device_count"] == devices
 
 
@@ -238,7 +238,7 @@ def test_yaml_1_2(tmp_path):
     path.write_text("a: 1e-4\nb: yes\nc: 010\n")
     assert read_yaml(path) == {"a": 1e-4, "b": "yes", "c": 10}
     # Runs that are one by an anchor are two, each with its defaults.
-    config = changed()
+    config = default_with()
     config["mlm"]["runs"]["other"] = config["mlm"]["runs"]["tiny"]
     runs = complete(config, "c")["mlm"]["runs"]
     assert runs["other"] == runs["tiny"] == complete(DEFAULT, "c")["mlm"]["runs"]["tiny"]
@@ -276,8 +276,8 @@ def test_unreadable_config(tmp_path, monkeypatch, text, message):
 
 
 def test_neither_the_order_of_keys_nor_how_a_number_is_written_matters():
-    one = complete(changed(**{"mlm.runs.tiny.optimizer.global_clipnorm": 1}), "c")
-    other = complete(changed(**{"mlm.runs.tiny.optimizer.global_clipnorm": 1.0}), "c")
+    one = complete(default_with(**{"mlm.runs.tiny.optimizer.global_clipnorm": 1}), "c")
+    other = complete(default_with(**{"mlm.runs.tiny.optimizer.global_clipnorm": 1.0}), "c")
     assert repr(one) == repr(other)
     backwards = {key: DEFAULT[key] for key in reversed(DEFAULT)}
     backwards["generation"] = {key: DEFAULT["generation"][key] for key in reversed(DEFAULT["generation"])}

@@ -16,7 +16,7 @@ from test_transformers import SIZES, texts_to_read
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
 from tpulm.models.gguf_files import write_gguf
-from tpulm.specs.artifacts import GGUF_KINDS
+from tpulm.specs.artifacts import GGUF_TYPES
 from tpulm.specs.causal_families import FAMILIES
 from tpulm.tokenization.sentencepiece_bpe import USER_DEFINED
 
@@ -177,7 +177,7 @@ def test_llama_cpp_reads_the_same_ids_and_gives_the_logits_of_keras(openers, fam
 
     texts, jobs = [text for text in texts_to_read() if "▁" not in text], {}
     for name, (job, *_) in families.items():
-        for kind in GGUF_KINDS:
+        for kind in GGUF_TYPES:
             write_json(f"{job['folder']}/generation_config.json", {"eos_token_id": 1})
             write_gguf(Path(job["folder"]), tmp_path / f"{name}-{kind}.gguf", kind)
             jobs[f"{name}-{kind}"] = {"file": str(tmp_path / f"{name}-{kind}.gguf"), "ids": job["ids"]}

@@ -200,13 +200,13 @@ def test_two_segments_are_one_run(preset, single, tmp_path, name, changes):
 
 def tuned_and_merged(preset, folder, **changes):
     """Return a model with drawn adapters, and the one into whose weights they are merged."""
-    from tpulm.models.adapters import merged
+    from tpulm.models.adapters import merged_model
     from tpulm.training.sharded_arrays import by_path
 
     model = opened(preset, alpha=6, **changes)
     draw_lora(model)
     save_arrays(folder / "best", by_path(model.trainable_variables, [v.value for v in model.trainable_variables]))
-    return model, merged(spec_of(preset, alpha=6, **changes), str(folder / "best"))
+    return model, merged_model(spec_of(preset, alpha=6, **changes), str(folder / "best"))
 
 
 def test_a_merged_model_gives_the_trainers_logits(jax_backend, preset, tmp_path):

@@ -15,7 +15,7 @@ from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.models import modernbert
 from tpulm.models.weight_names import from_transformers, to_transformers
-from tpulm.specs.masked_sizes import KINDS, sizes_of
+from tpulm.specs.masked_sizes import SIZE_TABLES, sizes_of
 
 VOCABULARY, PAD, LENGTH = 64, 3, 24
 # Layers 0 and 3 attend globally, 1 and 2 two tokens to each side; the thetas are apart.
@@ -266,7 +266,7 @@ def test_a_mesh_trains_as_one_device(manifest, tmp_path):  # noqa: F811
 @pytest.mark.unit
 def test_sizes_are_those_of_modernbert_base():
     assert masked_size({"architecture": "modernbert"}, 50_368).parameters == 149_655_232  # as published
-    assert sizes_of({"architecture": "modernbert"}, "the.model") == KINDS["modernbert"].sizes
+    assert sizes_of({"architecture": "modernbert"}, "the.model") == SIZE_TABLES["modernbert"].sizes
     theta = sizes_of({"architecture": "modernbert", "local_rope_theta": 7}, "the.model")["local_rope_theta"]
     assert theta == 7 and type(theta) is float
     with pytest.raises(UserError, match="^the.model .*hidden_act"):

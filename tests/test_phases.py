@@ -6,9 +6,10 @@ import shutil
 import signal
 from pydoc_data import topics
 
+import conftest
 import numpy as np
 import pytest
-from conftest import DELETE, Workflow, changed, configured
+from conftest import DELETE, Workflow, configured
 from kills import checkpoints, fingerprints, wait_for
 from tpulm.config.outline import Outline
 from tpulm.config.reading import complete
@@ -43,7 +44,7 @@ MASKED, BASE = "mlm.runs.tiny.phases", "base.small.phases"
 
 
 def config_with(changes):
-    return changed(changed({}, CONFIG), changes)
+    return conftest.config_with(conftest.config_with({}, CONFIG), changes)
 
 
 def segments(changes, path):

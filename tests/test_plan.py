@@ -234,7 +234,7 @@ def trained(step):
     batch = next(batches(load, (0, steps), step.batch_size, steps, trainer.run.distribution))
     rates = np.zeros(steps, np.float32)
     arguments = (trainer.state, trainer.frozen, batch, rates[0] if steps == 1 else rates)
-    return trainer.step.lower(*arguments).as_text()
+    return trainer.dispatch.lower(*arguments).as_text()
 
 for stage, recipe in json.loads(sys.argv[1]):
     # A plan has the sizes of a base model that is trained here; its trainer has the folder of it.
@@ -370,7 +370,7 @@ def test_spending(tmp_path, monkeypatch):
     # 3 jobs: a segment, evaluation and samples. 2 evaluations in the first, of 2 splits in each of the others: 2,048
     # records take a third of 2 steps of 0.02 hours.
     beside = {"set_up": 10 / 60, "started": 3 * 3 / 60, "evaluation": (2 + 4) * 2 * 0.02 / 3, "idle": 5 / 60}
-    assert budget.take(run, "v5e-8") == pytest.approx({"steps": 1.0, "error": 0.5} | beside)
+    assert budget.hours_by_item(run, "v5e-8") == pytest.approx({"steps": 1.0, "error": 0.5} | beside)
     # Limited is not what the steps are estimated to cost, but the bill.
     budget.check_budget([run], 5.95, PRICES)
     budget.check_budget([run | {"accelerator": None}], 0.0, PRICES)  # on this machine

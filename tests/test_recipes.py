@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import ROOT, chains_of
+from conftest import ROOT, task_runs_of
 from tpulm.config.model_sizes import checkpoint_bytes, model_size
 from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config, read_yaml
@@ -27,7 +27,7 @@ def test_a_recipe_says_what_it_keeps_measures_and_asks_for(path):
     sections += [base for base in written.get("base", {}).values() if "model" in base]
     sections = [section for section in sections if "pretrained" not in section]  # those are only asked
     found = runs(path.stem)
-    tasks = chains_of(read_config([str(path)], {}))
+    tasks = task_runs_of(read_config([str(path)], {}))
     assert len(sections) == len(found) and (found or tasks)
     for section in sections:
         assert {"keep_checkpoints", "resources", "evaluate_every"} <= set(section)
@@ -41,7 +41,7 @@ def test_a_recipe_says_what_it_keeps_measures_and_asks_for(path):
 
 def test_a_task_trains_for_the_epochs_that_it_names():
     path = ROOT / "recipes/glue-modernbert-base.yaml"
-    found = chains_of(read_config([str(path)], {}))
+    found = task_runs_of(read_config([str(path)], {}))
     chains = {chain.task: chain.recipe for chain in found}
     mnli = next(chain.checkpoint()["best"] for chain in found if chain.task == "mnli")
     assert {chain.task for chain in found if chain.start == [mnli]} == {"rte", "mrpc", "stsb"}

@@ -80,7 +80,7 @@ def test_patience_is_in_a_segment_only_where_it_can_have_run_out():
 def test_what_is_thinned_is_never_the_last(keep, thinned):
     kept = {"steps": 1500, "checkpoint_every": 300, "keep_checkpoints": keep}
     run = run_of("mlm", "tiny", mlm={"runs": {"tiny": kept}})
-    assert run.pruned == [f"<results>/mlm/tiny/checkpoints/{step:08d}/pruned.json" for step in thinned]
+    assert run.prune_marks == [f"<results>/mlm/tiny/checkpoints/{step:08d}/pruned.json" for step in thinned]
 
 
 class Wildcards(dict):

@@ -17,7 +17,7 @@ from functools import cache
 from itertools import product
 
 import pytest
-from conftest import DELETE, changed, configured, copied, write_record
+from conftest import DELETE, config_with, configured, copied, write_record
 from kills import fingerprints, flip, half_written, wait_for
 from tpulm.config.reading import SCHEMA, read_yaml
 from tpulm.core import ledger
@@ -649,7 +649,7 @@ def in_state(trained, tmp_path_factory):
     def state(name):
         workflow = copied(trained, tmp_path_factory.mktemp("states") / name)
         workflow.steady = True
-        workflow.config = json.loads(json.dumps(changed(config, STATES[name])))  # in which nothing stands twice
+        workflow.config = json.loads(json.dumps(config_with(config, STATES[name])))  # in which nothing stands twice
         (workflow / "text").mkdir()
         for file in (*"abcd", *(f"train-{number}" for number in (0, 1, 2, 3, 7, 8, 9)), "validation", "test"):
             (workflow / f"text/{file}.txt").write_text(f"{file}\n")
@@ -680,7 +680,7 @@ def after(workflow, rows):
     changes = {}
     for _, _, key, value, _ in rows:
         changes |= {key: value} if key else value
-    write(workflow, "rows.yaml", changed(workflow.config, changes))
+    write(workflow, "rows.yaml", config_with(workflow.config, changes))
     return jobs(workflow("-n", "--configfile", "rows.yaml").stdout)
 
 

@@ -48,7 +48,7 @@ def trained(recipe, folder, labels):
     arrays = {name: np.zeros((step.batch_size, *shape), kind) for name, (shape, kind) in step.record_arrays.items()}
     load = lambda step, rows: {name: array[rows] for name, array in arrays.items()}
     batch = next(batches(load, (0, 1), step.batch_size, 1, trainer.run.distribution))
-    return trainer.step.lower(trainer.state, trainer.frozen, batch, np.float32(0)).as_text()
+    return trainer.dispatch.lower(trainer.state, trainer.frozen, batch, np.float32(0)).as_text()
 
 for planned, recipe, folder, labels in json.loads(sys.argv[1]):
     found = masked_model(json.loads((Path(folder) / "config.json").read_text())) if folder == "given" else {}
@@ -83,7 +83,7 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
     for model, changes in cases:
         sections = MODELS | {"evaluation": {"tasks": {"x": TASK | changes | {"models": [model]}}}}
         config = config_of(tmp_path, TASK, **sections)
-        planned = evaluations_of(config).planned[f"tasks/x/{model}"]
+        planned = evaluations_of(config).runs_by_plan[f"tasks/x/{model}"]
         exported(tmp_path, config, model)
         folder, recipe = model.partition("/")[2], planned[0].segment(2)
         wanted.append((plan_recipe(planned), recipe, folder, LABELS[changes["predict"]]))
@@ -100,7 +100,7 @@ def test_all_chains_of_a_model_on_a_task_have_one_plan(tmp_path):
     task = FILES | {"learning_rates": [1e-3, 1e-4], "seeds": [0, 1, 2], "checkpoints": "all"}
     given = {"backend": "jax", "pretrained": "given", "revision": "a" * 40}
     other = MODELS | {"mlm": {"runs": {"jax": run, "given": given}}}
-    found = evaluations_of(config_of(tmp_path, task, **other)).planned
+    found = evaluations_of(config_of(tmp_path, task, **other)).runs_by_plan
     assert list(found) == ["mlm/jax", "tasks/x/mlm/jax", "tasks/x/mlm/given"]
     # Of the model, of its checkpoints at steps 2, 4 and 6, and of random weights, which are the same for all.
     assert [len(chains) for chains in found.values()] == [1, 6 * 5, 6 * 2]
@@ -114,7 +114,7 @@ def test_all_chains_of_a_model_on_a_task_have_one_plan(tmp_path):
 def test_what_a_plan_reads_of_models_from_elsewhere(tmp_path):
     def planned(models, tokenizer):
         task = FILES | {"models": models, "sequence_length": 8}
-        return evaluations_of(config_of(tmp_path, task, **(MODELS | {"tokenizer": tokenizer}))).planned
+        return evaluations_of(config_of(tmp_path, task, **(MODELS | {"tokenizer": tokenizer}))).runs_by_plan
 
     given, *_ = planned(["mlm/given"], MODELS["tokenizer"])["tasks/x/mlm/given"]
     task = {"task": "<results>/evaluation/tasks/x/task.json"}
@@ -137,7 +137,7 @@ def test_the_budget_counts_each_chain_by_its_share_of_the_plan(tmp_path, monkeyp
     # One more seed: the step is the same, and so is its plan.
     chain |= {"recipe": recipe | {"chains": 5}, "plans": "results/plan/tasks/x/mlm/tiny"}
     chain |= {"checkpoint_bytes": 10, "accelerator": "v5e-8"}
-    hours = budget.take(chain, "v5e-8")
+    hours = budget.hours_by_item(chain, "v5e-8")
     assert (hours["steps"], hours["error"]) == (1.0, 0.5)
     cost = 2 * sum(hours.values()) * 2.0
     budget.check_budget([chain, chain], cost + 0.1, {"v5e-8": 2.0})

@@ -31,10 +31,10 @@ folder, out, recipe, labels, ids = *sys.argv[1:3], *map(json.loads, sys.argv[3:]
 runtime.start(1)
 from tpulm.models import masked_models
 from tpulm.models.task_models import build_task_model
-from tpulm.training.jax_run import distributed
+from tpulm.training.jax_run import distribute_step
 from tpulm.training.task_run import task_step
 step = task_step(recipe, Path(folder), {"labels": labels})
-model = build_task_model(step, distributed(step, masked_models), Path(folder), weights=True)
+model = build_task_model(step, distribute_step(step, masked_models), Path(folder), weights=True)
 dice = np.random.default_rng(1)
 for variable in model.head.trainable_variables:
     if variable.path.startswith("task_head"):
@@ -340,9 +340,9 @@ def test_a_task_is_learned_from_each_checkpoint(trained, tmp_path):
 
 
 @pytest.mark.long
-def test_the_embedded_task_is_learned_better_than_without_the_model(finished):
+def test_the_embedded_task_is_learned_better_than_without_the_model(finished_workflow):
     """Majority and random weights are beaten; bag of words is reported, whoever wins."""
-    _, scores = read_scores(finished / "results/evaluation/tasks/modules/mlm/tiny/scores.json")
+    _, scores = read_scores(finished_workflow / "results/evaluation/tasks/modules/mlm/tiny/scores.json")
     [score] = [score for score in scores if score.part == "whole"]
     majority, random = (score.baselines[name] for name in ("most frequent label", "same model from random weights"))
     assert majority < score.low and random < score.low

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import ROOT, chains_of, evaluations_of
+from conftest import ROOT, evaluations_of, task_runs_of
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from tpulm.config.outline import Outline
 from tpulm.config.reading import read_config, read_yaml
@@ -43,14 +43,14 @@ OTHER = {"mlm": {"runs": {"tiny": {
 
 def test_models_that_jax_cannot_open_are_left_out_where_none_is_named(tmp_path):
     config = config_of(tmp_path, FILES, **OTHER)
-    assert evaluations_of(config).tasks == {} and chains_of(config) == []
+    assert evaluations_of(config).tasks == {} and task_runs_of(config) == []
     [task] = every_task(Outline(config)).values()
     assert f"{WHERE} " in task.left_out and "mlm.runs.tiny" in task.left_out
 
 
 def test_a_model_has_a_chain_for_each_rate_and_seed_and_kind_of_weights(tmp_path):
     config = config_of(tmp_path, FILES | {"learning_rates": [1e-3, 3e-4]})
-    chains = chains_of(config)
+    chains = task_runs_of(config)
     assert [chain.folder.rpartition("/")[2] for chain in chains] == [
         f"{weights}-rate-{rate}-seed-{seed}"
         for weights in ("pretrained", "random")
@@ -72,7 +72,7 @@ def test_chains_start_from_another_task(tmp_path):
         sections = {"evaluation": {"tasks": {"x": FILES | changes, **others}}}
         return config_of(tmp_path, FILES, mlm={"runs": runs | {"two": runs["tiny"]}}, **sections)
 
-    chains = [chain for chain in chains_of(config(init="y")) if (chain.task, chain.name) == ("x", "tiny")]
+    chains = [chain for chain in task_runs_of(config(init="y")) if (chain.task, chain.name) == ("x", "tiny")]
     best = "<results>/evaluation/tasks/y/mlm/tiny/pretrained-rate-0.001-seed-0/checkpoints/00000004/best.safetensors"
     assert [(Path(chain.folder).name[:6], chain.start) for chain in chains] == [
         ("pretra", [best]), ("pretra", [best]), ("random", []), ("random", []),
@@ -87,13 +87,13 @@ def test_chains_start_from_a_checkpoint(tmp_path):
     tasks = {"x": recipe | {"init": "y"}, "y": recipe}
     outline = Outline(config_of(tmp_path, FILES, evaluation={"tasks": tasks}))
     run = outline.runs["mlm/tiny"]
-    first, random = every_task(outline)["x"].chains(run.at(10), run)
+    first, random = every_task(outline)["x"].runs(run.at(10), run)
     # Random weights are those of no checkpoint; a chain of another task that it starts from is of the same checkpoint.
     chain = "00000010/pretrained-rate-0.001-seed-0"
     assert [one.folder.removeprefix(place.format("x")) for one in (first, random)] == [
         f"/{chain}", "/random-rate-0.001-seed-0",
     ]  # fmt: skip
-    assert first.named == {"path": "mlm/tiny", "step": 10} and random.named == {"path": "mlm/tiny"}
+    assert first.identity == {"path": "mlm/tiny", "step": 10} and random.identity == {"path": "mlm/tiny"}
     assert first.start == [f"{place}/{chain}/checkpoints/00000004/best.safetensors".format("y")]
     tasks["y"] = recipe | {"checkpoints": "last"}
     with pytest.raises(UserError, match=rf"{WHERE}\.checkpoints is all.*{WHERE}\.init is y.* last"):

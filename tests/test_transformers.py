@@ -21,7 +21,7 @@ from tpulm.models import peft as peft_adapter
 from tpulm.models.tensor_files import Tensor, save_shards
 from tpulm.specs.artifacts import SHARD_INDEX
 from tpulm.specs.causal_families import FAMILIES
-from tpulm.specs.causal_vocabularies import KINDS
+from tpulm.specs.causal_vocabularies import VOCABULARY_KINDS
 from tpulm.tokenization.conversion import save_folder
 from tpulm.tokenization.sentencepiece_bpe import train_vocabulary
 from tpulm.tokenization.tokenizer import completion_mask
@@ -40,7 +40,7 @@ WINDOWS = {
 }
 SIZES = {name: MODELS[name] | {"num_layers": 2, "num_key_value_heads": 2} | WINDOWS.get(name, {}) for name in FAMILIES}
 AS_LLAMA = {"llama3": "Llama", "qwen2": "Llama"}  # of Qwen 2 those with a vocabulary that is no byte-level one
-OF_BYTES = [f"{name} of bytes" for name, kind in KINDS.items() if kind.byte_level]
+OF_BYTES = [f"{name} of bytes" for name, kind in VOCABULARY_KINDS.items() if kind.byte_level]
 TEXTS = ["the value of  the function", "def f(x):\n    return x  # é, 漢", " begins with a space, 1,234 times\n\n\tx"]
 
 
@@ -62,9 +62,9 @@ def preset_of(name, folder):
     family, where = name.split()[0], "base.small.vocab_size"
     if name in OF_BYTES:
         vocabulary = folder / f"{name}.json"
-        train_byte_level([prose(200)], KINDS[family].byte_level, 328, where).save(str(vocabulary))
+        train_byte_level([prose(200)], VOCABULARY_KINDS[family].byte_level, 328, where).save(str(vocabulary))
     else:
-        marks = [KINDS[family].bos, KINDS[family].eos]
+        marks = [VOCABULARY_KINDS[family].bos, VOCABULARY_KINDS[family].eos]
         vocabulary = folder / f"{name}.spm"
         vocabulary.write_bytes(train_vocabulary(prose(200), 328, where, marks=tuple(marks)))
     return vocabulary, save_base(vocabulary, folder / f"{name}-preset", SIZES[family])

@@ -25,7 +25,7 @@ from tpulm.specs.artifacts import SPLITS
 from tpulm.specs.scores import find_scores, read_scores, scores_in
 
 
-@pytest.fixture(scope="module", params=["trained", pytest.param("finished", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["trained", pytest.param("finished_workflow", marks=pytest.mark.long)])
 def ready(request):
     """A finished workflow; not to be changed."""
     return request.getfixturevalue(request.param)
@@ -222,9 +222,9 @@ def test_finetuning_trains_few_parameters_and_generates_pairs(ready, config):
 
 
 @pytest.mark.long
-def test_finetuning_taught_python(finished):
+def test_finetuning_taught_python(finished_workflow):
     """The shipped config trains for minutes."""
-    metrics = read_json(finished / "results/finetune/python/metrics.json")
+    metrics = read_json(finished_workflow / "results/finetune/python/metrics.json")
     assert metrics["trainable_share"] < 0.05
     losses = list(find_scores(scores_in(metrics), set="finetune-text", metric="loss"))
     assert len(losses) == 2 and all(loss.value < 0.7 * loss.baselines["base model"] for loss in losses)

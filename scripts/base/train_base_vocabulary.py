@@ -20,7 +20,7 @@ with job(snakemake.log[0], f"base {run}") as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
     from tpulm.corpus.documents import read_lengths, read_texts
-    from tpulm.specs.causal_vocabularies import KINDS
+    from tpulm.specs.causal_vocabularies import VOCABULARY_KINDS
     from tpulm.tokenization.sample import CHARACTERS, Sample
     from tpulm.tokenization.sentencepiece_bpe import train_vocabulary
     from tpulm.tokenization.training import train_byte_level
@@ -29,7 +29,7 @@ with job(snakemake.log[0], f"base {run}") as say:
     sample = Sample(lambda rows: read_texts(snakemake.input.corpus, rows), lengths, CHARACTERS, recipe["seed"])
     size, where = recipe["vocab_size"], f"base.{run}.vocab_size"
     if "byte_level" in recipe:
-        vocabulary = KINDS[recipe["byte_level"]].byte_level
+        vocabulary = VOCABULARY_KINDS[recipe["byte_level"]].byte_level
         content = train_byte_level(sample, vocabulary, size, where).to_str(pretty=True).encode()
     else:
         documents = (text for texts in sample for text in texts)

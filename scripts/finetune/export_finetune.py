@@ -17,12 +17,12 @@ recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 with job(snakemake.log[0], f"finetune {run}") as say:
     spec = start_for(f"finetune.runs.{run}", recipe, snakemake.input.base, snakemake.resources, repeats=False)
     from tpulm.models import causal
-    from tpulm.models.adapters import merged
+    from tpulm.models.adapters import merged_model
     from tpulm.models.building import open_model
     from tpulm.models.preset_folders import save_preset
 
     best = snakemake.input.best
-    model = merged(spec, best) if recipe["method"] == "lora" else open_model(spec, causal, best)[0]
+    model = merged_model(spec, best) if recipe["method"] == "lora" else open_model(spec, causal, best)[0]
     save_preset(model, snakemake.output.folder)
     write_json(snakemake.output.fingerprint, fingerprints(snakemake.output.folder))
     say(f"saved as {snakemake.output.folder}")

@@ -10,8 +10,8 @@ from pathlib import Path
 from tpulm.core.job import job
 from tpulm.models.gguf_files import write_gguf
 
-model, kind = snakemake.wildcards.model, snakemake.wildcards.kind
+model, file_type = snakemake.wildcards.model, snakemake.wildcards.kind
 
-with job(snakemake.log[0], f"{model.replace('/', ' ')} {kind}") as say:
-    write_gguf(Path(snakemake.input.folder), Path(snakemake.output[0]), kind)
+with job(snakemake.log[0], f"{model.replace('/', ' ')} {file_type}") as say:
+    write_gguf(Path(snakemake.input.folder), Path(snakemake.output[0]), file_type)
     say(f"saved as {snakemake.output[0]}")

@@ -60,9 +60,9 @@ with job(snakemake.log[0], f"plan {wildcards.planned} {wildcards.topology}") as 
 
         try:
             if "phases" in recipe:
-                planned = plan_phases(stage, recipe, slice_, where)
+                run_plan = plan_phases(stage, recipe, slice_, where)
             else:
-                planned = with_cost(plan(stage, recipe, slice_, where), recipe)
+                run_plan = with_cost(plan(stage, recipe, slice_, where), recipe)
         except Unreachable:
             raise
         except UserError as error:
@@ -70,10 +70,10 @@ with job(snakemake.log[0], f"plan {wildcards.planned} {wildcards.topology}") as 
             say(str(error))
         else:
             subject = f"{where} with {stage}/{run}" if task_path else where
-            planned["sentence"] = None if planned["memory"]["fits"] else shortage(planned, subject, slice_.name)
-            write_json(snakemake.output[0], head | {"planned": True} | planned)
+            run_plan["sentence"] = None if run_plan["memory"]["fits"] else shortage(run_plan, subject, slice_.name)
+            write_json(snakemake.output[0], head | {"planned": True} | run_plan)
             say(
-                planned["sentence"]
-                or f"fits, {planned['estimated_seconds'] * 1e3:,.1f} ms a step estimated, at least "
-                f"{planned['lower_bound_seconds'] * 1e3:,.1f}, bound by {planned['bound_by']}"
+                run_plan["sentence"]
+                or f"fits, {run_plan['estimated_seconds'] * 1e3:,.1f} ms a step estimated, at least "
+                f"{run_plan['lower_bound_seconds'] * 1e3:,.1f}, bound by {run_plan['bound_by']}"
             )

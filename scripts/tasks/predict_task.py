@@ -31,7 +31,7 @@ with job(snakemake.log[0], f"{wildcards.task} {wildcards.model}") as say:
     from tpulm.models.sharding import on_one_host
     from tpulm.models.task_models import build_task_model
     from tpulm.models.variables import assign, values_of
-    from tpulm.training.jax_run import distributed
+    from tpulm.training.jax_run import distribute_step
     from tpulm.training.task_run import check_predictions, encoder, make_predictor, task_step
 
     folder = Path(snakemake.input.model[0]).parent
@@ -39,7 +39,7 @@ with job(snakemake.log[0], f"{wildcards.task} {wildcards.model}") as say:
     arrays = {split: encode(columns) for split, columns in examples.items()}
     described = read_json(snakemake.input.task)
     step = task_step(on_one_host(recipe, snakemake.resources) | {"seed": 0}, folder, described)
-    distribution = distributed(step, masked_models)
+    distribution = distribute_step(step, masked_models)
     model = build_task_model(step, distribution, folder, weights=False)
     predict, tables = make_predictor(model, distribution), []
     for chain, best in zip(recipe["chains"], snakemake.input.best, strict=True):

@@ -235,9 +235,10 @@ def renew_metadata(workflow: Any, jobs: Iterable) -> list:
 
 def interrupted(workflow: Any, parts: Iterable[str]) -> bool:
     """Return whether a job runs because its output is incomplete: Snakemake forces it, and the command forces none."""
+    if [*parts] != ["Forced execution"]:
+        return False
     settings = workflow.dag_settings
-    by_command = settings.forceall or settings.forcetargets or settings.forcerun
-    return [*parts] == ["Forced execution"] and not by_command
+    return not (settings.forceall or settings.forcetargets or settings.forcerun)
 
 
 def stale(parts: Iterable[str]) -> str:

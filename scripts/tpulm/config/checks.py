@@ -261,8 +261,8 @@ def check_base(where: str, recipe: dict, config: dict) -> None:
     check_packing(where, recipe, recipe["model"])
     check_phases(where, recipe, recipe["sequence_length"], ("corpus", config["corpus"]))
     name = recipe["model"]["architecture"]
-    if recipe["tokenizer"] == "byte-level-bpe" and not vocabularies.KINDS[name].byte_level:
-        allowed = ", ".join(architecture for architecture, kind in vocabularies.KINDS.items() if kind.byte_level)
+    if recipe["tokenizer"] == "byte-level-bpe" and not vocabularies.VOCABULARY_KINDS[name].byte_level:
+        allowed = ", ".join(other for other, kind in vocabularies.VOCABULARY_KINDS.items() if kind.byte_level)
         raise UserError(
             f"{where}.tokenizer is byte-level-bpe with the architecture {name}; allowed: bpe, or one of the "
             f"architectures {allowed}."

@@ -66,7 +66,7 @@ class Evaluation:
         self.steps = {path: run.segment_ends[chosen] for path, run in self.runs.items()}
         self.gone = {(path, step) for path, steps in self.steps.items() for step in steps if self.let_go(path, step)}
         at_steps = [run.at(step) for path, run in self.runs.items() for step in self.steps[path]]
-        existing = {model.path: model for model in at_steps if (model.named["path"], model.step) not in self.gone}
+        existing = {model.path: model for model in at_steps if (model.identity["path"], model.step) not in self.gone}
         self.models = {**ends, **existing}
 
     def file(self, path: str, step: int) -> str:
@@ -115,9 +115,9 @@ class Evaluations:
 
     all       evaluations by folder below results/evaluation/: tasks/NAME/, harness/NAME/, and "" for held-out text and
               pairs (of_text)
-    tasks     tasks with labels by name; chains_of  the runs of each (task, path of model)
-    planned   runs of each plan by its folder below results/plan/: one run, or all chains of a model on a task, also
-              those of checkpoints whose weights were deleted
+    tasks     tasks with labels by name; runs_on_task  the runs of each (task, path of model)
+    runs_by_plan  by the folder of the plan below results/plan/: one run, or all runs of a model on a task, also those
+              of checkpoints whose weights were deleted
     harness   tasks of the harness by name
     """
 
@@ -145,18 +145,18 @@ class Evaluations:
             for folder, (key, recipe, models) in sections.items()
         }
         self.of_text = self.all[""]
-        self.chains_of: dict[tuple[str, str], list[Run]] = {}
-        self.planned = {path: [run] for path, run in runs.items()}
+        self.runs_on_task: dict[tuple[str, str], list[Run]] = {}
+        self.runs_by_plan = {path: [run] for path, run in runs.items()}
         for name in self.tasks:
             scores = self.on_task(name)
             for path, model in scores.ends.items():
-                planned: dict[str, Run] = {}
+                plan_runs: dict[str, Run] = {}
                 for start in [model, *(runs[path].at(step) for step in scores.steps.get(path, []))]:
-                    chains = self.tasks[name].chains(start, model)
-                    planned |= {chain.path: chain for chain in chains}
+                    runs_of_start = self.tasks[name].runs(start, model)
+                    plan_runs |= {run.path: run for run in runs_of_start}
                     if start.path in scores.models:
-                        self.chains_of[name, start.path] = chains
-                self.planned[f"tasks/{name}/{path}"] = list(planned.values())
+                        self.runs_on_task[name, start.path] = runs_of_start
+                self.runs_by_plan[f"tasks/{name}/{path}"] = list(plan_runs.values())
 
     def on_task(self, name: str) -> Evaluation:
         """Return the evaluation of models on a task with labels."""
@@ -165,10 +165,10 @@ class Evaluations:
     @cached_property
     def task_runs(self) -> dict[str, Run]:
         """All runs of models on tasks by path."""
-        return {chain.path: chain for chains in self.chains_of.values() for chain in chains}
+        return {run.path: run for runs in self.runs_on_task.values() for run in runs}
 
     @cached_property
-    def chains(self) -> dict[str, Run]:
+    def all_runs(self) -> dict[str, Run]:
         """All runs by path, those of models on tasks included."""
         return self.outline.runs | self.task_runs
 
@@ -187,7 +187,7 @@ class Evaluations:
             for file in (*FILES, "responses.json")
         ]
         score_files = [file for scores in self.all.values() for file in scores.files]
-        return score_files + responses + [mark for chain in self.task_runs.values() for mark in chain.pruned]
+        return score_files + responses + [mark for run in self.task_runs.values() for mark in run.prune_marks]
 
     def of_model(self, path: str) -> list[str]:
         """Return the files with the scores of a run's final model."""

@@ -14,7 +14,7 @@ from tpulm.config.outline import Model
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.specs.causal_families import ENCODERS, FAMILIES, SAME_NAMES, TUNED_ONLY, Family, constructor
-from tpulm.specs.masked_sizes import KINDS
+from tpulm.specs.masked_sizes import SIZE_TABLES
 from tpulm.specs.published_models import MODELS, name_of_preset, published
 
 FLOAT32 = 4
@@ -254,13 +254,13 @@ def qwen35_block(sizes: Mapping[str, Any], index: int, full: bool) -> tuple[int,
 
 def masked_size(model: Mapping[str, Any], vocabulary: int) -> ModelSize:
     """Return the size of a masked model: exact for RoBERTa, BERT and ModernBERT, otherwise approximate."""
-    kind = KINDS.get(model.get("architecture", model.get("model_type")), KINDS["roberta"])
-    sizes = {**kind.sizes, **{key: value for key, value in model.items() if key in kind.sizes}}
+    table = SIZE_TABLES.get(model.get("architecture", model.get("model_type")), SIZE_TABLES["roberta"])
+    sizes = {**table.sizes, **{key: value for key, value in model.items() if key in table.sizes}}
     hidden, inner, layers = sizes["hidden_size"], sizes["intermediate_size"], sizes["num_hidden_layers"]
     embeddings = (vocabulary + sizes["max_position_embeddings"] + model.get("type_vocab_size", 1) + 2) * hidden
     block = 4 * (hidden + 1) * hidden + 2 * hidden * inner + inner + hidden + 4 * hidden
     head = (hidden + 1) * hidden + 2 * hidden + vocabulary
-    if kind is KINDS["modernbert"]:
+    if table is SIZE_TABLES["modernbert"]:
         # There is no table of positions, and only the head has a bias. The first layer lacks the norm that the end has.
         embeddings, head = (vocabulary + 1) * hidden, hidden * hidden + hidden + vocabulary
         block = 4 * hidden * hidden + 3 * hidden * inner + 2 * hidden

@@ -55,7 +55,7 @@ class Model:
     path          below results/, such as mlm/tiny; of a checkpoint mlm/tiny/00000750
     recipe        its entry in the config
     opening       keys of the config that a job needs to open it
-    exported      folder of a masked model in the format of Hugging Face, or preset folder of a causal one
+    export_folder  folder of a masked model in the format of Hugging Face, or preset folder of a causal one
     backend       framework that opens it: tensorflow or jax
     vocab_size    vocabulary size of a masked model; None if only its folder has it
     origin        pretrained and revision of an external masked model, or of the one that it starts from
@@ -72,7 +72,7 @@ class Model:
     path: str
     recipe: Mapping
     opening: Mapping
-    exported: str
+    export_folder: str
     vocabulary: Vocabulary
     backend: str = "jax"
     vocab_size: int | None = None
@@ -84,17 +84,17 @@ class Model:
     step: int | None = None
 
     @property
-    def named(self) -> dict:
-        """Its name in results: the path of the final model, and the step of a checkpoint."""
+    def identity(self) -> dict:
+        """The keys that identify it in results: path of the final model, and step of a checkpoint."""
         return {"path": f"{self.stage}/{self.name}", **({} if self.step is None else {"step": self.step})}
 
     @property
     def job_recipe(self) -> dict:
         """The recipe of a job that opens it: its key and name, and `opening`."""
-        return {"key": self.key, **self.named, **self.opening}
+        return {"key": self.key, **self.identity, **self.opening}
 
     @property
-    def fetched(self) -> str:
+    def fetch_folder(self) -> str:
         """The folder below results/ of the external masked model that it is, or starts from."""
         return f"{self.stage}/{self.name}/{'init' if 'init' in self.recipe else 'model'}"
 
@@ -106,19 +106,19 @@ class Model:
     @property
     def files(self) -> list[str]:
         """The files of a masked model's folder."""
-        return [f"{self.exported}/{file}" for file in MODEL_FILES]
+        return [f"{self.export_folder}/{file}" for file in MODEL_FILES]
 
     @property
     def preset(self) -> str:
         """The preset folder that opens a causal model: for a finetuned one, its base model's."""
-        return f"<results>/base/{self.recipe['base']}/preset" if self.stage == "finetune" else self.exported
+        return f"<results>/base/{self.recipe['base']}/preset" if self.stage == "finetune" else self.export_folder
 
     @property
     def fingerprint(self) -> str:
         """The file that changes with the content of `preset`: Snakemake compares a folder by its date only."""
         return f"{self.preset}.json"
 
-    def changed(self, **changes: Any) -> dict[str, Any]:
+    def fields_with(self, **changes: Any) -> dict[str, Any]:
         """Return the fields of the model, with some values replaced."""
         return {part.name: getattr(self, part.name) for part in fields(Model)} | changes
 
@@ -140,7 +140,7 @@ class Run(Model):
     described    keys of a plan in addition to the step's, such as sizes of the model; None if it cannot be planned
     plan_inputs  files that a plan reads: manifest, init (config.json of a model), task (labels)
     task         that the model is finetuned on; "" for none
-    chain        on a task: weights, rate and seed, which differ from those of the model's other chains
+    variant      on a task: weights, rate and seed, which differ from those of the model's other runs
     """
 
     step_keys: tuple[str, ...]
@@ -152,7 +152,7 @@ class Run(Model):
     described: Mapping | None = field(default_factory=dict)
     plan_inputs: Mapping[str, str | list[str]] = field(default_factory=lambda: {"manifest": [], "init": [], "task": []})
     task: str = ""
-    chain: Mapping[str, Any] = field(default_factory=dict)
+    variant: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def folder(self) -> str:
@@ -207,8 +207,8 @@ class Run(Model):
         """Return the model as it was at a checkpoint."""
         path = f"{self.path}/{step:08d}"
         changes = {"path": path, "step": step, "weights": self.checkpoint(step)["weights"]}
-        changes |= {"exported": f"{EXPORTED}/{path}/{os.path.basename(self.exported)}"}
-        return Model(**self.changed(**changes))
+        changes |= {"export_folder": f"{EXPORTED}/{path}/{os.path.basename(self.export_folder)}"}
+        return Model(**self.fields_with(**changes))
 
     def snapshots(self, step: int) -> str:
         """Return the folder of the snapshots of the segment that ends at `step`."""
@@ -266,7 +266,7 @@ class Run(Model):
         return [records for records in (self.records, self.forgotten, *self.phase_records.values()) if records]
 
     @property
-    def pruned(self) -> list[str]:
+    def prune_marks(self) -> list[str]:
         """The marks of the checkpoints that keep_checkpoints deletes: never the last one, which exports read."""
         period = checkpoint_period(self.recipe["keep_checkpoints"], len(self.segment_ends))
         marks = self.in_every_checkpoint(PRUNED)[:-1]
@@ -386,7 +386,7 @@ class Outline:
             "key": f"{stage}.{name}" if stage == "base" else f"{stage}.runs.{name}",
             "path": path,
             "recipe": recipe,
-            "exported": f"<results>/{path}/{'preset' if stage == 'base' else 'model'}",
+            "export_folder": f"<results>/{path}/{'preset' if stage == 'base' else 'model'}",
             "backend": recipe.get("backend", "jax"),
             "weights": checkpoint_of(path, recipe["steps"])["best"] if "steps" in recipe else "",
         }
@@ -398,7 +398,7 @@ class Outline:
         spread = ("batch_size", "microbatches", "mesh", "layout", "host_device_count") if on_jax else ()
         opening = pick({"batch_size": MEASURED_AT_ONCE, **recipe}, *spread, *determinism_keys(recipe))
         measured = "steps" in recipe or (records and same_origin(recipe, self.config["tokenizer"]))
-        folder = "<results>/tokenizer" if measured else common["exported"]
+        folder = "<results>/tokenizer" if measured else common["export_folder"]
         files = [f"{folder}/tokenizer.json", f"{folder}/special_tokens_map.json"]
         common |= {
             "opening": opening | {"backend": recipe["backend"]} | self.cpu,
@@ -412,12 +412,12 @@ class Outline:
         assert records is not None  # by the schema
         init = [f"<results>/mlm/{name}/init/{file}" for file in MODEL_FILES] if "init" in recipe else []
         sizes = {} if on_jax else as_on_jax(recipe)
-        planned, unknown = bool(on_jax or sizes), common["vocab_size"] is None
+        has_plan, unknown = bool(on_jax or sizes), common["vocab_size"] is None
         described: dict[str, Any] = {"sequence_length": records.sequence_length, "packing": records.packing}
         described |= pick(recipe, "mesh", "microbatches") | {"model": sizes} if sizes else {}
         if not unknown:
             described |= {"vocabulary": {"size": common["vocab_size"], "pad": PAD_ID}}
-        manifest: str | list[str] = records.manifest if planned and unknown else []
+        manifest: str | list[str] = records.manifest if has_plan and unknown else []
         return Run(
             **common,
             trained_on=("corpus",),
@@ -425,7 +425,7 @@ class Outline:
             more_recipe=records.loss | self.cpu,
             init=init,
             init_config=init[:1],
-            described=described if planned else None,
+            described=described if has_plan else None,
             plan_inputs={"manifest": manifest, "init": init[:1] if on_jax else [], "task": []},
         )
 

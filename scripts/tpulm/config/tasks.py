@@ -90,7 +90,7 @@ class Task:
 
     @property
     def predicting(self) -> dict:
-        """The recipe of the job that predicts with the chains of a model."""
+        """The recipe of the job that predicts with the runs of a model."""
         return {"key": self.key, **pick(self.recipe, *TASK_KEYS, "host_device_count")}
 
     @property
@@ -104,25 +104,25 @@ class Task:
             "selected_on_test": "test" in splits and splits.get("validation") == splits["test"],
         }
 
-    def chains(self, model: Model, end: Model) -> list[Run]:
-        """Return the chains of a model: from its weights, then from random ones if they are a baseline.
+    def runs(self, model: Model, end: Model) -> list[Run]:
+        """Return the runs of a model: from its weights, then from random ones if they are a baseline.
 
         end  the final model of its run, from which random weights start for all checkpoints
         """
         starts = [(PRETRAINED, model)] + ([(RANDOM, end)] if "random_weights" in self.recipe["baselines"] else [])
         return [
-            self.chain(start, weights, float(rate), seed)
+            self.run(start, weights, float(rate), seed)
             for weights, start in starts
             for rate in self.recipe["learning_rates"]
             for seed in self.recipe["seeds"]
         ]
 
     def path(self, model: Model, weights: str, rate: float, seed: int) -> str:
-        """Return the path of a chain below results/."""
+        """Return the path of a run below results/."""
         return f"{TASKS}/{self.name}/{model.path}/{weights}-rate-{rate:g}-seed-{seed}"
 
-    def chain(self, model: Model, weights: str, rate: float, seed: int) -> Run:
-        """Return the chain of a model with one learning rate and seed, from its weights or from random ones."""
+    def run(self, model: Model, weights: str, rate: float, seed: int) -> Run:
+        """Return the run of a model with one learning rate and seed, from its weights or from random ones."""
         path = self.path(model, weights, rate, seed)
         config_files = [file for file in model.files if file.endswith(".json")]
         recipe = {**FIXED, **self.recipe, **given_keys(model.recipe, "model"), "learning_rate": rate, "seed": seed}
@@ -136,9 +136,9 @@ class Task:
             start = [checkpoint_of(first, init_task.recipe["steps"])["best"]]
         changes = {"key": self.key, "path": path, "recipe": recipe, "backend": "jax", "records": None}
         return Run(
-            **model.changed(**changes, weights=checkpoint_of(path, recipe["steps"])["best"]),
+            **model.fields_with(**changes, weights=checkpoint_of(path, recipe["steps"])["best"]),
             task=self.name,
-            chain={"weights": weights, "rate": rate, "seed": seed},
+            variant={"weights": weights, "rate": rate, "seed": seed},
             step_keys=TASK_KEYS,
             more_recipe={"key": self.key, "seed": seed, "cpu_threads": model.opening["cpu_threads"]},
             init=model.files if weights == PRETRAINED else config_files,
@@ -147,7 +147,7 @@ class Task:
             described=sizes_of_plan(model, unknown),
             plan_inputs={
                 "manifest": "<results>/tfrecords/manifest.json" if unknown else [],
-                "init": [f"<results>/{model.fetched}/{MODEL_FILES[0]}"] if model.origin else [],
+                "init": [f"<results>/{model.fetch_folder}/{MODEL_FILES[0]}"] if model.origin else [],
                 "task": f"{self.folder}/task.json",
             },
         )

@@ -14,7 +14,7 @@ from tpulm.core.user_files import each_once, matching_files, size_of
 from tpulm.specs.artifacts import SPLITS
 from tpulm.specs.texts import has_responses, sources_of
 
-KINDS = {".txt": "text", ".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+FORMATS = {".txt": "text", ".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 ALLOWED = ".txt, .jsonl, .json, .csv or .parquet, optionally with .gz"
 # Bytes of a part, about. Small files share a part, and a large file of lines is read in pieces. Parts of a very large
 # source are larger by a power of two, so that there are at most MOST_PARTS.
@@ -36,7 +36,7 @@ class Part:
 
 def format_of(path: str) -> str:
     """Return the format of a file by its extension; "" if it is not known."""
-    return KINDS.get(Path(path.lower().removesuffix(".gz")).suffix, "")
+    return FORMATS.get(Path(path.lower().removesuffix(".gz")).suffix, "")
 
 
 def gzipped(path: str) -> bool:

@@ -18,7 +18,7 @@ from tpulm.core.files import read_json
 from tpulm.specs.artifacts import CHECKPOINT_FILES, TASKS
 from tpulm.specs.causal_vocabularies import vocabulary_in, vocabulary_of
 from tpulm.specs.classification_heads import PRETRAINED
-from tpulm.specs.masked_sizes import KINDS, opens
+from tpulm.specs.masked_sizes import SIZE_TABLES, opens
 
 Prompt = str | list  # a text; two texts; or the messages of a conversation
 Settings = Mapping[str, Any]  # length, temperature, top_p, seed, adapter
@@ -173,7 +173,7 @@ def of_checkpoint(place: Path, stage: str, name: str, step: int, config: Mapping
         model = read_json(checkpoint / CHECKPOINT_FILES["state"])["recipe"].get("model")
         if model is None:
             raise UserError(f"the run of {checkpoint} starts from another model; allowed: the model that it ends with.")
-        if model["architecture"] not in KINDS:
+        if model["architecture"] not in SIZE_TABLES:
             raise UserError(f"{checkpoint} opens in TensorFlow only; allowed here: models that JAX opens.")
         return Choice(("masked",), partial(masked, place / "tokenizer", checkpoint))
     # A finetuned model starts from its base, because the exported model may have merged adapters.

@@ -15,7 +15,7 @@ from tpulm.models.task_models import build_task_model
 from tpulm.models.variables import assign
 from tpulm.specs.artifacts import CHECKPOINT_FILES
 from tpulm.specs.classification_heads import NUMBER
-from tpulm.training.jax_run import distributed
+from tpulm.training.jax_run import distribute_step
 from tpulm.training.task_run import encoder, task_step
 
 LIKELIEST = 5  # number of labels that are shown
@@ -36,7 +36,7 @@ class Labels:
         described = read_json(task / "task.json")
         recipe = read_json(best.with_name(CHECKPOINT_FILES["state"]))["recipe"] | HERE
         step = task_step(recipe | {"seed": 0}, folder, described)
-        self.model = build_task_model(step, distributed(step, masked_models), folder, weights=False)
+        self.model = build_task_model(step, distribute_step(step, masked_models), folder, weights=False)
         assign(self.model.trainable_variables, load_arrays(str(best)), str(best))
         self.encode, self.labels, self.predict = encoder(folder, recipe), described["labels"], recipe["predict"]
 

@@ -43,7 +43,7 @@ def save_adapters(spec: ModelSpec, arrays: Mapping[str, np.ndarray], weights: st
         named.rename(partial)
 
 
-def merged(spec: ModelSpec, best: str) -> keras.Model:
+def merged_model(spec: ModelSpec, best: str) -> keras.Model:
     """Return the float32 model of a finished LoRA run, the adapter merged into its kernels.
 
     spec  model of a run on a preset; best  safetensors file of its LoRA variables

@@ -15,8 +15,8 @@ from tpulm.models.variables import assign
 from tpulm.specs.training_step import ModelSpec
 
 
-class Kind(Protocol):
-    """A kind of language models: the module `tpulm.models.masked_models` or `tpulm.models.causal`.
+class ModelModule(Protocol):
+    """A module that builds one kind of language models: `masked_models` or `causal` of `tpulm.models`.
 
     An argument, so that code that trains one kind does not depend on the code of the other.
     """
@@ -34,37 +34,37 @@ class Kind(Protocol):
         """Return inputs, labels and weights for a batch of records, as arrays."""
 
 
-def open_model(spec: ModelSpec, kind: Kind, best: str | None = None) -> tuple[keras.Model, sharding.Sharded]:
+def open_model(spec: ModelSpec, module: ModelModule, best: str | None = None) -> tuple[keras.Model, sharding.Sharded]:
     """Return the model of a run and its sharding over JAX's devices, see `distribute` and `build_model`.
 
     best   safetensors file of a checkpoint's trainable variables, which replace the model's own
 
     Raises UserError as they do, and if `best` belongs to another model.
     """
-    distribution = distribute(spec, kind)
-    model = build_model(spec, kind, distribution)
+    distribution = distribute(spec, module)
+    model = build_model(spec, module, distribution)
     if best:
         assign(model.trainable_variables, load_arrays(best), best)
     return model, distribution
 
 
-def distribute(spec: ModelSpec, kind: Kind, devices: list | None = None) -> sharding.Sharded:
+def distribute(spec: ModelSpec, module: ModelModule, devices: list | None = None) -> sharding.Sharded:
     """Make devices the mesh of a run and return its sharding, which every variable made from now on follows.
 
     devices   all of JAX's by default, or those of a topology description
 
     Raises UserError if the mesh does not fit the devices, or the model has no layout map for it.
     """
-    return sharding.set_up(kind.backbone_of(spec), list(spec.mesh), spec.where, devices, spec.layout)
+    return sharding.set_up(module.backbone_of(spec), list(spec.mesh), spec.where, devices, spec.layout)
 
 
-def build_model(spec: ModelSpec, kind: Kind, distribution: sharding.Sharded) -> keras.Model:
+def build_model(spec: ModelSpec, module: ModelModule, distribution: sharding.Sharded) -> keras.Model:
     """Return the model of a run, its trainable variables set, with the preset's weights or weights drawn by the seed.
 
     Raises UserError if a variable is not sharded as the layout map says.
     """
     keras.utils.set_random_seed(spec.seed)
-    model = kind.build(spec)
+    model = module.build(spec)
     prepare(model, spec, distribution)
     sharding.check_shardings(model.variables, distribution)
     return model
@@ -72,7 +72,7 @@ def build_model(spec: ModelSpec, kind: Kind, distribution: sharding.Sharded) -> 
 
 def build_abstract_model(
     spec: ModelSpec,
-    kind: Kind,
+    module: ModelModule,
     distribution: sharding.Sharded,
     finish: Callable[[keras.Model], keras.Model] = lambda model: model,
 ) -> keras.Model:
@@ -84,7 +84,7 @@ def build_abstract_model(
     keras.utils.set_random_seed(spec.seed)
     # Variables that are made inside this scope have no values.
     with keras.StatelessScope(initialize_variables=False):
-        model = kind.build_abstract(spec)
+        model = module.build_abstract(spec)
         prepare(model, spec, distribution)
         model = finish(model)
         for variable in model.variables:  # as Keras does it when a variable gets its value

@@ -1,4 +1,4 @@
-"""Causal language models of keras-hub, built or loaded: a kind of `tpulm.models.building`."""
+"""Causal language models of keras-hub, built or loaded: a `ModelModule` of `tpulm.models.building`."""
 
 import math
 from collections.abc import Mapping

@@ -18,7 +18,7 @@ from sentencepiece import sentencepiece_model_pb2
 from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write, read_json
 from tpulm.models.tensor_files import read_tensor, shape_of, tensor_files
-from tpulm.specs.artifacts import GGUF_KINDS
+from tpulm.specs.artifacts import GGUF_TYPES
 from tpulm.specs.byte_level import rules_of
 
 # Architectures by model_type. llama.cpp has no window for a Mistral: its context ends with the window.
@@ -32,18 +32,18 @@ ARCHITECTURES = {
     "qwen3": gguf.MODEL_ARCH.QWEN3,
 }
 ROTATED_BY_PAIRS = ("llama", "mistral")  # neighbours are rotated together, and not the halves of a head
-MATRICES = {kind: Type[kind.upper()] for kind in GGUF_KINDS}
-FILE_TYPES = {kind: gguf.LlamaFileType[f"MOSTLY_{kind.upper()}"] for kind in GGUF_KINDS}
+MATRICES = {name: Type[name.upper()] for name in GGUF_TYPES}
+FILE_TYPES = {name: gguf.LlamaFileType[f"MOSTLY_{name.upper()}"] for name in GGUF_TYPES}
 NORMAL, CONTROL, UNUSED = gguf.TokenType.NORMAL, gguf.TokenType.CONTROL, gguf.TokenType.UNUSED
 UNUSED_PIECE = "[PAD{}]"
 CAPS = ("attn", "final")  # layers with a soft cap in Gemma 2: attention and the final one
 LARGEST = float(np.finfo(np.float16).max)
 
 
-def write_gguf(folder: Path, path: Path, kind: str) -> None:
+def write_gguf(folder: Path, path: Path, file_type: str) -> None:
     """Write a causal model of transformers as a GGUF file.
 
-    folder  as rule export_transformers writes it; kind  type of the matrices: f16 or q8_0. The rest is float32
+    folder  as rule export_transformers writes it; file_type  of the matrices: f16 or q8_0. The rest is float32
 
     One tensor is in memory at a time. Raises UserError for a model that llama.cpp would compute or read differently.
     """
@@ -53,14 +53,14 @@ def write_gguf(folder: Path, path: Path, kind: str) -> None:
     with atomic_write(path) as partial:
         writer = gguf.GGUFWriter(partial, gguf.MODEL_ARCH_NAMES[architecture])
         writer.add_type(gguf.GGUFType.MODEL)
-        writer.add_file_type(FILE_TYPES[kind])
+        writer.add_file_type(FILE_TYPES[file_type])
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
         add_sizes(writer, config)
         add_vocabulary(writer, folder, config)
         names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
         files = tensor_files(folder)
         shapes = {name: shape_of(file, name) for name, file in files.items()}
-        types = {name: type_of(shape, kind) for name, shape in shapes.items()}
+        types = {name: type_of(shape, file_type) for name, shape in shapes.items()}
         for name, shape in shapes.items():
             nbytes = math.prod(quants.quant_shape_to_byte_shape(shape, types[name]))
             gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
@@ -86,24 +86,24 @@ def refuse_others(folder: Path, config: Mapping[str, Any]) -> None:
             f"{folder} has no tokenizer.model, and tokenizer.json cuts text into words by a rule of its own; allowed: "
             "a SentencePiece vocabulary, or the words of Llama 3 or of Qwen."
         )
-    kind = config["model_type"]
-    if kind not in ARCHITECTURES:
-        raise UserError(f"{folder} is of the type {kind}; allowed: {', '.join(ARCHITECTURES)}.")
+    model_type = config["model_type"]
+    if model_type not in ARCHITECTURES:
+        raise UserError(f"{folder} is of the type {model_type}; allowed: {', '.join(ARCHITECTURES)}.")
     allowed: dict[str, Any] = {}  # values of settings that a file does not say
-    if kind in ("gemma2", "gemma3_text"):  # llama.cpp takes the scale of attention from the number of layers
-        largest = config["num_hidden_layers"] == {"gemma2": 46, "gemma3_text": 62}[kind]
+    if model_type in ("gemma2", "gemma3_text"):  # llama.cpp takes the scale of attention from the number of layers
+        largest = config["num_hidden_layers"] == {"gemma2": 46, "gemma3_text": 62}[model_type]
         by_head = config["hidden_size"] // config["num_attention_heads"] if largest else config["head_dim"]
         allowed["query_pre_attn_scalar"] = by_head
-    if kind == "gemma2":  # llama.cpp caps always
+    if model_type == "gemma2":  # llama.cpp caps always
         allowed |= {f"{name}_logit_softcapping": config[f"{name}_logit_softcapping"] or "a number" for name in CAPS}
-    if kind == "gemma3_text":
+    if model_type == "gemma3_text":
         allowed["attn_logit_softcapping"] = None
     allowed["rope_scaling"] = "linear"
     settings = {**config, "rope_scaling": config.get("rope_scaling", {}).get("rope_type", "linear")}
     for key, value in allowed.items():
         if settings[key] != value:
             has = f"{folder} has {key} {settings[key]}"
-            raise UserError(f"{has}, which a GGUF file of a {kind} cannot hold; allowed: {value}.")
+            raise UserError(f"{has}, which a GGUF file of a {model_type} cannot hold; allowed: {value}.")
 
 
 def add_sizes(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
@@ -187,12 +187,12 @@ def add_byte_level(writer: gguf.GGUFWriter, tokenizer: Mapping[str, Any], size: 
     writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
 
 
-def type_of(shape: list[int], kind: str) -> Type:
+def type_of(shape: list[int], file_type: str) -> Type:
     """Return the type of a tensor in the file; rows that are no multiple of a block of q8_0 are f16."""
     if len(shape) == 1:
         return Type.F32
-    block, _ = gguf.GGML_QUANT_SIZES[MATRICES[kind]]
-    return Type.F16 if shape[-1] % block else MATRICES[kind]
+    block, _ = gguf.GGML_QUANT_SIZES[MATRICES[file_type]]
+    return Type.F16 if shape[-1] % block else MATRICES[file_type]
 
 
 def converted(name: str, array: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The masked models that run on JAX, a kind of `tpulm.models.building`, and those in Hugging Face folders."""
+"""The masked models that run on JAX, a `ModelModule` of `tpulm.models.building`, and those in Hugging Face folders."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -16,7 +16,7 @@ from tpulm.compat.keras_hub import plain_attention
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, write_json
 from tpulm.specs.causal_families import ENCODERS
-from tpulm.specs.causal_vocabularies import KINDS
+from tpulm.specs.causal_vocabularies import VOCABULARY_KINDS
 from tpulm.tokenization.byte_level import cut_words, vocabulary_and_merges
 
 EPOCH = "1970-01-01@00:00:00"  # replaces the date of saving in the metadata of presets
@@ -34,7 +34,7 @@ def make_preprocessor(architecture: str, vocabulary: Path, sequence_length: int)
     vocabulary       serialized SentencePiece model, or a .json as tpulm.tokenization.training makes it
     sequence_length  its default length, tokens
     """
-    kind = KINDS[architecture]
+    kind = VOCABULARY_KINDS[architecture]
     if kind.byte_level and vocabulary.suffix == ".json":
         name = kind.byte_level.tokenizer
         ids, merges = vocabulary_and_merges(vocabulary)

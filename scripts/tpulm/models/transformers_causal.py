@@ -98,7 +98,7 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 NESTED_ROTARY = ("Gemma4Backbone", "Qwen3_5Backbone")  # whose rotary positions transformers 5 alone describes
 
 
-def class_key(backbone: "keras.Model", byte_level: bool) -> str:
+def class_key_of(backbone: "keras.Model", byte_level: bool) -> str:
     """Return the key of CLASSES for a backbone, or the name of its class if it has none."""
     sizes, name = backbone.get_config(), type(backbone).__name__
     if name == "GemmaBackbone" and sizes["use_post_ffw_norm"] and sizes["use_post_attention_norm"]:
@@ -117,10 +117,10 @@ def transformers_config(
     Raises UserError for a model without a counterpart in transformers.
     """
     backbone = model.backbone
-    sizes, kind = backbone.get_config(), class_key(backbone, byte_level)
-    refuse_unknown(kind, sizes)
-    prefix, model_type, positions = CLASSES[kind]
-    gemma = kind.startswith("Gemma")
+    sizes, class_key = backbone.get_config(), class_key_of(backbone, byte_level)
+    refuse_unknown(class_key, sizes)
+    prefix, model_type, positions = CLASSES[class_key]
+    gemma = class_key.startswith("Gemma")
     variables = {variable.path for variable in backbone.weights}
     config = {
         "architectures": [f"{prefix}ForCausalLM"],
@@ -128,7 +128,7 @@ def transformers_config(
         "dtype": backbone.dtype_policy.variable_dtype,
         "vocab_size": sizes["vocabulary_size"],
         "hidden_size": sizes["hidden_dim"],
-        "intermediate_size": sizes["intermediate_dim"] // (2 if kind in ("GemmaBackbone", "Gemma2") else 1),
+        "intermediate_size": sizes["intermediate_dim"] // (2 if class_key in ("GemmaBackbone", "Gemma2") else 1),
         "num_hidden_layers": sizes["num_layers"],
         "num_attention_heads": sizes["num_query_heads"],
         "num_key_value_heads": sizes["num_key_value_heads"],
@@ -142,14 +142,14 @@ def transformers_config(
     }
     activation = "gelu_pytorch_tanh" if gemma else "silu"
     config |= {"hidden_act": activation} | ({"hidden_activation": activation} if gemma else {})
-    return config | rotary(kind, sizes) | attention(kind, backbone, sizes)
+    return config | rotary(class_key, sizes) | attention(class_key, backbone, sizes)
 
 
-def refuse_unknown(kind: str, sizes: Mapping[str, Any]) -> None:
+def refuse_unknown(class_key: str, sizes: Mapping[str, Any]) -> None:
     """Raise UserError for a model whose settings transformers does not have."""
-    if kind not in CLASSES:
+    if class_key not in CLASSES:
         known = ", ".join(name for name in CLASSES if name not in ("Gemma2", QWEN_AS_LLAMA))
-        raise UserError(f"a {kind} cannot be saved for transformers; allowed: a model with a {known}.")
+        raise UserError(f"a {class_key} cannot be saved for transformers; allowed: a model with a {known}.")
     without = {
         "GemmaBackbone": ("use_sliding_window_attention", "attention_logit_soft_cap", "final_logit_soft_cap")
         + ("use_post_ffw_norm", "use_post_attention_norm"),
@@ -162,31 +162,31 @@ def refuse_unknown(kind: str, sizes: Mapping[str, Any]) -> None:
         "Gemma3Backbone": ("use_query_key_norm", "use_post_ffw_norm", "use_post_attention_norm"),
         "Gemma4Backbone": ("use_sliding_window_attention",),
     }
-    wrong = [key for key in without.get(kind, ()) if sizes[key]] + [
-        key for key in needed.get(kind, ()) if not sizes[key]
+    wrong = [key for key in without.get(class_key, ()) if sizes[key]] + [
+        key for key in needed.get(class_key, ()) if not sizes[key]
     ]
     scaled = {"rope_position_scaling_factor": 1.0, "local_rope_scaling_factor": 1.0}
-    if kind in NESTED_ROTARY:
+    if class_key in NESTED_ROTARY:
         scaled |= {"global_rope_scaling_factor": 1.0, "rope_scaling_factor": 1.0}
     wrong += [key for key, plain in scaled.items() if sizes.get(key, plain) != plain]
     if wrong:
         raise UserError(
-            f"a {kind} with {wrong[0]} {sizes[wrong[0]]} cannot be saved for transformers, whose model does not "
+            f"a {class_key} with {wrong[0]} {sizes[wrong[0]]} cannot be saved for transformers, whose model does not "
             "have this setting."
         )
 
 
-def rotary(kind: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
+def rotary(class_key: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of rotary positions (Su et al. 2021): wavelengths and scaling."""
-    if kind == "Gemma4Backbone":
+    if class_key == "Gemma4Backbone":
         whole = {"rope_type": "proportional", "rope_theta": float(sizes["global_rope_wavelength"] or 1e6)}
         whole["partial_rotary_factor"] = sizes["global_rope_partial_rotary_factor"]
         local = {"rope_type": "default", "rope_theta": float(sizes["local_rope_wavelength"] or 1e4)}
         return {"rope_parameters": {FULL: whole, SLIDING: local}}
-    if kind == "Qwen3_5Backbone":
+    if class_key == "Qwen3_5Backbone":
         whole = {"rope_type": "default", "rope_theta": float(sizes["rope_max_wavelength"])}
         return {"rope_parameters": whole | {"partial_rotary_factor": sizes["partial_rotary_factor"]}}
-    if kind == "Gemma3Backbone":
+    if class_key == "Gemma3Backbone":
         factor = sizes["global_rope_scaling_factor"]
         # As in keras-hub: layers with a window have the local wavelength, and no factor.
         base: dict[str, Any] = {"rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0}
@@ -208,9 +208,9 @@ def rotary(kind: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
     return base
 
 
-def attention(kind: str, backbone: "keras.Model", sizes: Mapping[str, Any]) -> dict[str, Any]:
+def attention(class_key: str, backbone: "keras.Model", sizes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of attention: windows, soft caps, and the scale of scores."""
-    if kind in ("Gemma2", "Gemma3Backbone"):
+    if class_key in ("Gemma2", "Gemma3Backbone"):
         attentions = [layer.attention for layer in backbone.transformer_layers]
         by_head = attentions[0].query_head_dim_normalize
         # All kernels but eager ignore soft caps in transformers 4.57; this key of a config selects it.
@@ -222,9 +222,9 @@ def attention(kind: str, backbone: "keras.Model", sizes: Mapping[str, Any]) -> d
             "final_logit_softcapping": sizes["final_logit_soft_cap"],
             "query_pre_attn_scalar": sizes["head_dim"] if by_head else sizes["hidden_dim"] // sizes["num_query_heads"],
         }
-    if kind in SAME_NAMES:
-        same = {key: sizes[key] for key in SAME_NAMES[kind]}
-        if kind == "Qwen3_5Backbone":
+    if class_key in SAME_NAMES:
+        same = {key: sizes[key] for key in SAME_NAMES[class_key]}
+        if class_key == "Qwen3_5Backbone":
             return same
         return same | {
             "global_head_dim": sizes["global_head_dim"] or sizes["head_dim"],
@@ -233,11 +233,11 @@ def attention(kind: str, backbone: "keras.Model", sizes: Mapping[str, Any]) -> d
             "sliding_window": sizes["sliding_window_size"],
             "final_logit_softcapping": sizes["final_logit_soft_cap"],
         }
-    if kind == "MistralBackbone":
+    if class_key == "MistralBackbone":
         return {"sliding_window": sizes["sliding_window"]}
-    if kind == QWEN_AS_LLAMA:
+    if class_key == QWEN_AS_LLAMA:
         return {"attention_bias": True}
-    if kind in ("QwenBackbone", "Qwen3Backbone"):
+    if class_key in ("QwenBackbone", "Qwen3Backbone"):
         # Whatever their settings say, keras-hub 0.32 gives them no window on JAX.
         return {"use_sliding_window": False, "sliding_window": None, "layer_types": [FULL] * sizes["num_layers"]}
     return {}
@@ -275,7 +275,7 @@ def tensors_of(model: "keras.Model", byte_level: bool) -> dict[str, Tensor]:
         read = partial(read_weight, weight)
         name = transformers_name(weight.path, post_norms)
         tensors[name] = Tensor.of(weight.shape, weight.value.dtype.itemsize, read)
-        if name.endswith("o_proj.weight") and class_key(model.backbone, byte_level) == QWEN_AS_LLAMA:
+        if name.endswith("o_proj.weight") and class_key_of(model.backbone, byte_level) == QWEN_AS_LLAMA:
             # Llama also has this bias, which transformers would draw.
             zeros = partial(np.zeros, weight.shape[-1:], weight.value.dtype)
             tensors[name.replace("weight", "bias")] = Tensor.of(weight.shape[-1:], weight.value.dtype.itemsize, zeros)

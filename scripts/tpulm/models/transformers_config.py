@@ -4,7 +4,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from tpulm.core.errors import UserError
 from tpulm.specs.masked_architectures import check_vocabulary, find_architecture
-from tpulm.specs.masked_sizes import KINDS, sizes_of
+from tpulm.specs.masked_sizes import SIZE_TABLES, sizes_of
 
 
 def model_config(model: dict, manifest: dict, where: str, backend: str = "tensorflow") -> PretrainedConfig:
@@ -21,7 +21,7 @@ def model_config(model: dict, manifest: dict, where: str, backend: str = "tensor
         raise UserError(f'{where} has the key "{unknown[0]}", which a {architecture} config does not have.')
     ids = manifest["special_ids"]
     if backend == "jax":
-        model = {**model, **sizes_of(model, where), **KINDS[architecture].built_in}
+        model = {**model, **sizes_of(model, where), **SIZE_TABLES[architecture].built_in}
     sizes = {key: value for key, value in model.items() if key != "architecture"}
     special = {"bos_token_id": ids["cls"], "eos_token_id": ids["sep"], "pad_token_id": ids["pad"]}
     roles = [role for role in ("cls", "sep") if isinstance(known.get(f"{role}_token_id"), int)]
@@ -38,7 +38,7 @@ def init_config(path: str, manifest: dict, where: str, backend: str = "tensorflo
     """
     config = AutoConfig.from_pretrained(path)
     if backend == "jax":
-        config.update(KINDS[config.model_type].built_in)
+        config.update(SIZE_TABLES[config.model_type].built_in)
     check_vocabulary(config.vocab_size, manifest, where)
     check_positions(config, manifest, f"{where}.init", backend)
     return config

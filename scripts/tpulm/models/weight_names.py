@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import keras
 
 WITH_HEADS = ("query", "key", "value")
-# The kinds of a layer's variables, by Keras' names.
-KINDS = {"kernel": "weight", "gamma": "weight", "embeddings": "weight", "beta": "bias"}
+# A layer's variables in transformers, by their names in Keras.
+VARIABLES = {"kernel": "weight", "gamma": "weight", "embeddings": "weight", "beta": "bias"}
 # Biases of the heads of masked models, which have other names in transformers.
 BIASES = {"lm_head/output_bias": "lm_head.bias", "head/output_bias": "decoder.bias"}
 # Matrices of transformers that stack several kernels, in the order of PARTS.
@@ -70,7 +70,7 @@ def from_matrix(path: str, array: np.ndarray, shape: Iterable[int]) -> np.ndarra
 def masked_name(path: str) -> str:
     """Return transformers' name of a variable of a masked model; parts of a joined matrix have separate names."""
     layer, _, kind = path.rpartition("/")
-    name = f"{layer}.{KINDS.get(kind, kind)}".replace("/", ".").replace("lm_head.intermediate_", "lm_head.")
+    name = f"{layer}.{VARIABLES.get(kind, kind)}".replace("/", ".").replace("lm_head.intermediate_", "lm_head.")
     return BIASES.get(path, name)
 
 

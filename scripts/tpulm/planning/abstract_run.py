@@ -17,7 +17,7 @@ from tpulm.core import hub
 from tpulm.core.errors import UserError, one_line
 from tpulm.core.files import read_json
 from tpulm.models import causal, masked_models
-from tpulm.models.building import Kind, build_abstract_model
+from tpulm.models.building import ModelModule, build_abstract_model
 from tpulm.models.preset_folders import registered_backbone
 from tpulm.models.sharding import Sharded, batch_sharding, shardings
 from tpulm.models.task_models import build_abstract_task_model
@@ -63,8 +63,8 @@ def preset_backbone(preset: str, revision: str | None) -> tuple[type, dict]:
     return family, config["config"]
 
 
-def kind_of_model(spec: ModelSpec) -> Kind:
-    """Return the kind of a model that is built."""
+def module_of(spec: ModelSpec) -> ModelModule:
+    """Return the module of a model that is built."""
     return masked_models if isinstance(spec.source, MaskedArchitecture) else causal
 
 
@@ -72,7 +72,7 @@ def abstract_model(step: TrainingStep, distribution: Sharded) -> keras.Model:
     """Return the model of a step without values: a language model, or one with a classification head."""
     if step.head:
         return build_abstract_task_model(step, distribution)
-    return build_abstract_model(step.model, kind_of_model(step.model), distribution)
+    return build_abstract_model(step.model, module_of(step.model), distribution)
 
 
 class AbstractRun:
@@ -84,9 +84,9 @@ class AbstractRun:
         Raises UserError if mesh or batch do not fit the devices, or the preset is unknown.
         """
         self.step = replace(step, model=without_preset(step.model))
-        kind = kind_of_model(self.step.model)
-        objective = labelling if self.step.head else kind.objective
-        self.run = build_abstract_run(self.step, kind, devices, abstract_model, objective)
+        module = module_of(self.step.model)
+        objective = labelling if self.step.head else module.objective
+        self.run = build_abstract_run(self.step, module, devices, abstract_model, objective)
         self.model, self.optimizer, self.distribution = self.run.model, self.run.optimizer, self.run.distribution
 
     def lowered(self) -> jax.stages.Lowered:

@@ -24,14 +24,14 @@ CALL = re.compile(r"\b(calls|to_apply|body|condition|\w+_computations?)=\{?(%[\w
 class Array:
     """An array of a program: element type, dimensions, and memory space of its layout (`HBM`, or 1 for VMEM)."""
 
-    kind: str
+    dtype: str
     dimensions: tuple[int, ...]
     space: int = HBM
 
     @property
     def bytes(self) -> int:
         """Bytes without padding; 0 for an unknown element type."""
-        return math.prod(self.dimensions) * BYTES.get(self.kind, 0)
+        return math.prod(self.dimensions) * BYTES.get(self.dtype, 0)
 
     @property
     def hbm(self) -> int:
@@ -104,17 +104,17 @@ class Module:
         if known_count:
             return int(known_count[1])
         condition, body = self.called(loop, "condition"), self.called(loop, "body")
-        counter = counted(self, condition)
+        counter = counter_and_limit(self, condition)
         if counter is None or body.root is None or body.root.opcode != "tuple":
             return None
         index, limit = counter
-        step = added(self, body, body.root.operands[index], {})
+        step = addend(self, body, body.root.operands[index], {})
         caller = next(c for c in self.computations.values() if c.instructions.get(loop.name) is loop)
         start = constant(caller.instructions.get(loop.operands[0]), caller, index)
         return -(-(limit - start) // step) if step and start is not None else None
 
 
-def counted(module: Module, condition: Computation) -> tuple[int, int] | None:
+def counter_and_limit(module: Module, condition: Computation) -> tuple[int, int] | None:
     """Return the index of a loop's counter in its tuple, and its constant upper limit; None for other conditions."""
     root, names = condition.root, {}
     inner = condition
@@ -132,7 +132,7 @@ def counted(module: Module, condition: Computation) -> tuple[int, int] | None:
     return int(index[1]), int(limit.operands[0])
 
 
-def added(module: Module, computation: Computation, name: str, known_additions: dict[str, int | None]) -> int | None:
+def addend(module: Module, computation: Computation, name: str, known_additions: dict[str, int | None]) -> int | None:
     """Return the constant that a name adds to a counter; None for anything but additions of constants.
 
     known_additions  results for the parameters of a fusion, by name
@@ -143,21 +143,21 @@ def added(module: Module, computation: Computation, name: str, known_additions: 
     if instruction.opcode == "get-tuple-element":
         return 0
     if instruction.opcode in ("copy", "bitcast"):
-        return added(module, computation, instruction.operands[0], known_additions)
+        return addend(module, computation, instruction.operands[0], known_additions)
     if instruction.opcode == "fusion":
         inner = module.called(instruction, "calls")
         if inner.root is None:
             return None
         inner_additions = {
-            parameter.name: added(module, computation, operand, known_additions)
+            parameter.name: addend(module, computation, operand, known_additions)
             for parameter, operand in zip(inner.parameters, instruction.operands, strict=True)
         }
-        return added(module, inner, inner.root.name, inner_additions)
+        return addend(module, inner, inner.root.name, inner_additions)
     if instruction.opcode != "add":
         return None
-    before = [added(module, computation, operand, known_additions) for operand in instruction.operands[:1]]
+    before = addend(module, computation, instruction.operands[0], known_additions)
     step = constant(computation.instructions.get(instruction.operands[1]), computation)
-    return None if before[0] is None or step is None else before[0] + step
+    return None if before is None or step is None else before + step
 
 
 def constant(instruction: Instruction | None, computation: Computation, place: int | None = None) -> int | None:
@@ -227,6 +227,6 @@ def closing_parenthesis(text: str) -> int:
 def arrays_of(text: str) -> tuple[Array, ...]:
     """Return the arrays in the text of a result, such as (f32[2,3]{1,0:T(8,128)S(1)}, s32[])."""
     return tuple(
-        Array(kind, tuple(map(int, filter(None, dimensions.split(",")))), int(space or HBM))
-        for kind, dimensions, space in SHAPE.findall(text)
+        Array(dtype, tuple(map(int, filter(None, dimensions.split(",")))), int(space or HBM))
+        for dtype, dimensions, space in SHAPE.findall(text)
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from tpulm.planning.hlo import Computation, Instruction
 
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 WRAPS = {2: 16, 3: 4}  # smallest size of a dimension that is a ring, by the number of dimensions
 
 
@@ -21,7 +21,7 @@ WRAPS = {2: 16, 3: 4}  # smallest size of a dimension that is a ring, by the num
 class Transfer:
     """The traffic of a collective.
 
-    kind     one of KINDS
+    kind     one of COLLECTIVES
     sent     bytes that a device sends in a ring algorithm (Thakur, Rabenseifner and Gropp 2005). With n devices in a
              group and S bytes of a whole array: all-reduce 2 S (n-1)/n; all-gather, reduce-scatter and all-to-all
              S (n-1)/n; collective-permute S

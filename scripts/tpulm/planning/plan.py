@@ -110,10 +110,10 @@ def plan_phases(stage: str, recipe: dict, slice_: Topology, where: str) -> dict:
     plans = []
     for number, phase in enumerate(recipe["phases"]):
         key = where if phase["batch_size"] == recipe["batch_size"] else f"{where}.phases[{number}]"
-        planned = with_cost(plan(stage, recipe | phase, slice_, key), recipe | phase)
-        plans.append(planned | {"first": phase["first"], "until": phase["until"]})
-    largest = max(plans, key=lambda planned: planned["memory"]["total"])
-    totals = {key: [planned[key] for planned in plans] for key in ("hours", "cost_of_run")}
+        phase_plan = with_cost(plan(stage, recipe | phase, slice_, key), recipe | phase)
+        plans.append(phase_plan | {"first": phase["first"], "until": phase["until"]})
+    largest = max(plans, key=lambda phase_plan: phase_plan["memory"]["total"])
+    totals = {key: [phase_plan[key] for phase_plan in plans] for key in ("hours", "cost_of_run")}
     sums = {key: None if None in values else sum(values) for key, values in totals.items()}
     return largest | sums | {"phases": plans}
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tpulm.core.accelerators import Topology
 from tpulm.planning.hlo import Computation, Instruction, Module, parse
-from tpulm.planning.links import KINDS, Links, Transfer
+from tpulm.planning.links import COLLECTIVES, Links, Transfer
 from tpulm.planning.work import flops, hbm_bytes, uncounted
 
 BRANCHES = ("branch_computations", "true_computation", "false_computation")  # attributes that name branches
@@ -27,7 +27,7 @@ class Totals:
     seconds: float = 0.0
 
 
-class Counter:
+class WorkCounter:
     """Adds up the work of a device of a slice in a program."""
 
     def __init__(self, module: Module, slice_: Topology, links: Links, attended: float = 1.0):
@@ -60,7 +60,7 @@ class Counter:
         """Return the branch of a conditional with the least time at the peaks of the chip."""
 
         def seconds(branch: Computation) -> float:
-            counter = Counter(self.module, self.slice, self.links, self.attended)
+            counter = WorkCounter(self.module, self.slice, self.links, self.attended)
             counter.add(branch)
             totals = counter.totals
             return totals.flops / self.slice.flops + totals.bytes / self.slice.hbm_bandwidth + totals.seconds
@@ -72,7 +72,7 @@ class Counter:
         """Add the work of an instruction to `totals`, and its asynchronous collectives to `counted`."""
         self.totals.flops += trip_count * flops(self.module, computation, instruction, self.attended)
         self.totals.bytes += trip_count * hbm_bytes(self.module, computation, instruction)
-        if instruction.opcode.removesuffix("-start") in KINDS:
+        if instruction.opcode.removesuffix("-start") in COLLECTIVES:
             self.send(self.links.transfer(computation, instruction), trip_count)
         for name, inner, collective in collectives_inside(self.module, instruction):
             if name not in counted:
@@ -98,7 +98,7 @@ def collectives_inside(module: Module, instruction: Instruction) -> list[tuple[s
     inner = module.called(instruction, "calls")
     collectives = []
     for inside in inner.instructions.values():
-        if inside.opcode in KINDS:
+        if inside.opcode in COLLECTIVES:
             marks = [
                 part for part in inside.attributes.replace('"', "").split(",") if "chan" in part or "chain_id" in part
             ]
@@ -121,7 +121,7 @@ def total_work(text: str, slice_: Topology, coordinates: Iterable[Iterable[int]]
     """
     module = parse(text)
     links = Links(tuple(map(tuple, coordinates)), slice_.link_bandwidth, slice_.dimensions)
-    counter = Counter(module, slice_, links, attended)
+    counter = WorkCounter(module, slice_, links, attended)
     counter.add(module.entry)
     totals = counter.totals
     return {

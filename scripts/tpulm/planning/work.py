@@ -57,7 +57,7 @@ def attention(computation: Computation, instruction: Instruction) -> tuple[float
     if len(shapes) < 2:
         return None
     query, key = (a.dimensions for a in shapes)
-    return cost_of_instruction(instruction.scope, query, key, BYTES[shapes[0].kind])
+    return cost_of_instruction(instruction.scope, query, key, BYTES[shapes[0].dtype])
 
 
 def kernel_flops(computation: Computation, instruction: Instruction) -> float:
@@ -69,7 +69,7 @@ def kernel_flops(computation: Computation, instruction: Instruction) -> float:
     if not products:
         return 0.0
     arrays = (a for name in instruction.operands for a in computation.instructions[name].arrays)
-    query, key = [a for a in arrays if a.kind in ("bf16", "f32") and len(a.dimensions) >= 3][:2]
+    query, key = [a for a in arrays if a.dtype in ("bf16", "f32") and len(a.dimensions) >= 3][:2]
     return products * 2.0 * math.prod(query.dimensions) * key.dimensions[-2]
 
 
@@ -83,7 +83,7 @@ def uncounted(module: Module) -> list[str]:
         for computation in module.computations.values()
         for instruction in computation.instructions.values()
         if unknown_flops(computation, instruction)
-        or any(array.dimensions and array.kind not in BYTES for array in instruction.arrays)
+        or any(array.dimensions and array.dtype not in BYTES for array in instruction.arrays)
     )
 
 
@@ -102,7 +102,7 @@ def convolution_flops(computation: Computation, instruction: Instruction) -> flo
     """
     factors = [computation.instructions[name].arrays[0] for name in instruction.operands[:2]]
     left, right = (array.dimensions for array in factors)
-    flops_per_product = 1.0 if all(BYTES.get(array.kind) == 1 for array in factors) else 2.0
+    flops_per_product = 1.0 if all(BYTES.get(array.dtype) == 1 for array in factors) else 2.0
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
     if labels is None:
         return 0.0

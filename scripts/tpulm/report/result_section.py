@@ -19,7 +19,7 @@ from tpulm.report.verdicts import verdicts
 from tpulm.specs.artifacts import CHECKPOINT_FILES, TRAINED_ON
 from tpulm.specs.scores import BASE, LOSS, scores_in
 
-KINDS = {"mlm": "a masked language model", "base": "a causal language model", "finetune": "a finetuned model"}
+MODEL_OF_STAGE = {"mlm": "a masked language model", "base": "a causal language model", "finetune": "a finetuned model"}
 PUBLISHED = "compare/published.json"
 LOSSES = {"mlm": "nats per masked token", "base": "nats per token", "finetune": "nats per token"}
 
@@ -34,7 +34,7 @@ def describe_runs(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str,
         runs.append(
             run
             | {
-                "kind": KINDS[run["stage"]],
+                "kind": MODEL_OF_STAGE[run["stage"]],
                 "metrics": metrics,
                 "timings": timings,
                 "files": [file for file in (metrics, state, timings) if file in sources],

@@ -35,8 +35,8 @@ MODEL_WEIGHTS = "model.safetensors"
 MODEL_FILES = ("config.json", MODEL_WEIGHTS, *TOKENIZER_FILES.values())
 # File of results/transformers/STAGE/RUN/ with the file of each tensor, if the weights are in several files.
 SHARD_INDEX = f"{MODEL_WEIGHTS}.index.json"
-# Bytes of a weight by KIND in results/gguf/STAGE/RUN-KIND.gguf of a causal model.
-GGUF_KINDS = {"f16": 2, "q8_0": 34 / 32}
+# Bytes of a weight by TYPE in results/gguf/STAGE/RUN-TYPE.gguf of a causal model.
+GGUF_TYPES = {"f16": 2, "q8_0": 34 / 32}
 # Files of results/finetune/RUN/ with method: lora, for Keras and for PEFT.
 ADAPTER_FILES = (
     *("adapter.lora.h5", "adapter.lora.json"),

@@ -24,7 +24,7 @@ class VocabularyKind:
 
 
 GEMMA = VocabularyKind("GemmaTokenizer", "<bos>", "<eos>")
-KINDS = {
+VOCABULARY_KINDS = {
     "gemma": GEMMA,
     "gemma2": GEMMA,
     "gemma3": GEMMA,
@@ -61,4 +61,4 @@ def vocabulary_recipe(base: Mapping) -> dict[str, Any]:
     name, common = base["model"]["architecture"], {key: base[key] for key in ("vocab_size", "seed")}
     if base["tokenizer"] == "byte-level-bpe":
         return common | {"byte_level": name}
-    return common | {"marks": [KINDS[name].bos, KINDS[name].eos]}
+    return common | {"marks": [VOCABULARY_KINDS[name].bos, VOCABULARY_KINDS[name].eos]}

@@ -13,7 +13,7 @@ MOST = 2**31 - 1  # largest count or theta
 
 
 @dataclass(frozen=True)
-class Kind:
+class SizeTable:
     """The sizes of an architecture.
 
     sizes            default values by name; whole numbers, except those in shares and thetas
@@ -30,8 +30,8 @@ class Kind:
     thetas: tuple[str, ...] = ()
 
 
-KINDS = {
-    "roberta": Kind(  # the defaults of transformers' RobertaConfig (Liu et al. 2019)
+SIZE_TABLES = {
+    "roberta": SizeTable(  # the defaults of transformers' RobertaConfig (Liu et al. 2019)
         sizes={
             "hidden_size": 768,
             "num_hidden_layers": 12,
@@ -46,7 +46,7 @@ KINDS = {
         in_transformers={"layer_norm_eps": 1e-12, ATTENTION_DROPOUT: 0.1},
         shares=("hidden_dropout_prob", "initializer_range", "layer_norm_eps"),
     ),
-    "modernbert": Kind(  # those of its ModernBertConfig: ModernBERT-base (Warner et al. 2024)
+    "modernbert": SizeTable(  # those of its ModernBertConfig: ModernBERT-base (Warner et al. 2024)
         sizes={
             "hidden_size": 768,
             "num_hidden_layers": 22,
@@ -81,11 +81,11 @@ KINDS = {
 
 def opens(config: Mapping) -> bool:
     """Return whether JAX can open the masked model of a config.json."""
-    kind = KINDS.get(config.get("model_type", ""))
-    if kind is None:
+    table = SIZE_TABLES.get(config.get("model_type", ""))
+    if table is None:
         return False
     recipe = config_recipe(config)
-    return all(recipe.get(key, value) == value for key, value in kind.built_in.items())
+    return all(recipe.get(key, value) == value for key, value in table.built_in.items())
 
 
 def config_recipe(config: Mapping) -> dict:
@@ -94,17 +94,17 @@ def config_recipe(config: Mapping) -> dict:
     The number of token types is left out: texts have only the first one, whose embedding is added to the positions.
     """
     architecture = config["model_type"]
-    if architecture not in KINDS:
+    if architecture not in SIZE_TABLES:
         return {"architecture": architecture}
-    kind = KINDS[architecture]
-    keys = dict.fromkeys((*kind.sizes, *kind.built_in, *kind.in_transformers))
+    table = SIZE_TABLES[architecture]
+    keys = dict.fromkeys((*table.sizes, *table.built_in, *table.in_transformers))
     return {"architecture": architecture} | {key: config[key] for key in keys if key in config and key != TOKEN_TYPES}
 
 
 def exported_model(model: Mapping, backend: str) -> dict:
     """Return the keys of config.json for a run's model, named as in transformers; model  its section of the config."""
-    kind = KINDS.get(model["architecture"], Kind({}, {}))
-    defaults = kind.in_transformers if backend == "tensorflow" else kind.built_in
+    table = SIZE_TABLES.get(model["architecture"], SizeTable({}, {}))
+    defaults = table.in_transformers if backend == "tensorflow" else table.built_in
     return {**defaults, **model, "model_type": model["architecture"]}
 
 
@@ -115,22 +115,24 @@ def sizes_of(model: dict, where: str) -> dict:
     """
     name = model["architecture"]
     settings = {key: value for key, value in model.items() if key != "architecture"}
-    if name not in KINDS:
-        raise UserError(f"{where}.architecture is {describe(name)}; allowed with backend: jax: {', '.join(KINDS)}.")
-    kind = KINDS[name]
-    fixed = {key: [value] for key, value in kind.built_in.items()}
+    if name not in SIZE_TABLES:
+        raise UserError(
+            f"{where}.architecture is {describe(name)}; allowed with backend: jax: {', '.join(SIZE_TABLES)}."
+        )
+    table = SIZE_TABLES[name]
+    fixed = {key: [value] for key, value in table.built_in.items()}
     if name == "roberta":
-        dropout = settings.get("hidden_dropout_prob", kind.sizes["hidden_dropout_prob"])
+        dropout = settings.get("hidden_dropout_prob", table.sizes["hidden_dropout_prob"])
         fixed[ATTENTION_DROPOUT] = [dropout, 0] if dropout else [0]
-    check_keys(settings, where, kind.sizes, fixed)
-    sizes = {**kind.sizes, **{key: value for key, value in settings.items() if key in kind.sizes}}
+    check_keys(settings, where, table.sizes, fixed)
+    sizes = {**table.sizes, **{key: value for key, value in settings.items() if key in table.sizes}}
     for key, value in sizes.items():
-        check_number(f"{where}.{key}", value, key in kind.shares, key in kind.thetas)
+        check_number(f"{where}.{key}", value, key in table.shares, key in table.thetas)
     check_heads(sizes, where)
     if name == "roberta":
         return sizes | {ATTENTION_DROPOUT: settings.get(ATTENTION_DROPOUT, dropout)}
     check_rotation(sizes, where)
-    return sizes | {key: float(sizes[key]) for key in kind.thetas}
+    return sizes | {key: float(sizes[key]) for key in table.thetas}
 
 
 def check_keys(settings: Mapping, where: str, sizes: Mapping, fixed: Mapping[str, list]) -> None:

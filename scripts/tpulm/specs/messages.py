@@ -7,7 +7,7 @@ import jsonschema
 
 from tpulm.core.errors import describe, suggestion
 
-KINDS = {
+TYPES = {
     "object": "a mapping", "array": "a list", "string": "text", "integer": "a whole number",
     "number": "a number", "boolean": "true or false", "null": "null",
 }  # fmt: skip
@@ -109,8 +109,8 @@ def allowed_by(schema: dict[str, Any]) -> str:
     """Return in words which values a part of the schema allows."""
     if "allowed" in schema:
         return schema["allowed"]
-    kinds = schema.get("type", [])
-    words = [KINDS[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds)]
+    types = schema.get("type", [])
+    words = [TYPES[name] for name in ([types] if isinstance(types, str) else types)]
     limits = LIMITS | ({"minItems": "not empty"} if schema.get("minItems") == 1 else {})
     if "minItems" in schema and schema["minItems"] == schema.get("maxItems"):
         limits = limits | {"minItems": "exactly {} entries", "maxItems": ""}

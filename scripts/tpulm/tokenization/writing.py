@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tpulm.tokenization.folder import as_within_text
 from tpulm.tokenization.pipeline import BYTES
 
-KINDS = {"N": "digits", "P": "punctuation", "S": "symbols", "M": "marks"}
+CATEGORIES = {"N": "digits", "P": "punctuation", "S": "symbols", "M": "marks"}
 FORMS = {"FULLWIDTH", "HALFWIDTH", "MODIFIER", "MATHEMATICAL"}  # words before the script in a Unicode name
 
 
@@ -19,7 +19,7 @@ def script_of(character: str) -> str:
     """Return the script of a letter, from its Unicode name, or the kind of another character."""
     kind = unicodedata.category(character)[0]
     if kind != "L":
-        return KINDS.get(kind, "other")
+        return CATEGORIES.get(kind, "other")
     name = [word for word in unicodedata.name(character, "other").split() if word not in FORMS]
     return name[0].split("-")[0].lower()
 

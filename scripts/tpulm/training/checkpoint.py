@@ -144,13 +144,12 @@ def trained_for(state: dict, manifest: dict) -> dict:
     return {"steps": steps, "epochs": round(epochs(1, read, records), 2)}
 
 
-def stopped_early(segment: "Segment") -> bool:
-    """Return whether the run has stopped before this segment; if so, write its checkpoint from the previous one.
+def finish_if_stopped(segment: "Segment") -> bool:
+    """Write the outputs of this segment if the run has stopped before it, and return whether it has.
 
-    It writes the outputs history and timings, too.
-
-    A run stops when the last `recipe["patience"]` evaluations brought no new lowest held-out loss. Then weights and
-    optimizer are empty, since nothing trains on from them.
+    A run stops when the last `recipe["patience"]` evaluations brought no new lowest held-out loss. Then
+    the best weights are those of the previous checkpoint. Weights and optimizer are empty, since nothing trains on from
+    them.
     """
     recipe, outputs, previous = segment.recipe, segment.outputs, segment.previous
     if not previous:

@@ -8,7 +8,7 @@ import keras
 
 from tpulm.core.errors import UserError
 from tpulm.models.attention import Attention, attention_of
-from tpulm.models.building import Kind, build_model, distribute
+from tpulm.models.building import ModelModule, build_model, distribute
 from tpulm.models.optimizers import build_optimizer, make_optimizer
 from tpulm.models.remat import remat
 from tpulm.models.sharding import Sharded
@@ -49,21 +49,21 @@ class JaxRun:
         return jit_train_step(*parts, step.microbatches, step.steps_per_execution, step.z_loss)
 
 
-def build_run(step: TrainingStep, kind: Kind) -> JaxRun:
+def build_run(step: TrainingStep, module: ModelModule) -> JaxRun:
     """Return a run on JAX's devices, its variables with values.
 
     Raises UserError if the devices or the model do not allow the step.
     """
-    distribution = distributed(step, kind)
-    model = build_model(step.model, kind, distribution)
+    distribution = distribute_step(step, module)
+    model = build_model(step.model, module, distribution)
     optimizer = make_optimizer(step.optimizer)
     build_optimizer(optimizer, model)
-    return finished(JaxRun(step, model, distribution, optimizer, kind.objective))
+    return finish_build(JaxRun(step, model, distribution, optimizer, module.objective))
 
 
 def build_abstract_run(
     step: TrainingStep,
-    kind: Kind,
+    module: ModelModule,
     devices: list,
     build: Callable[[TrainingStep, Sharded], keras.Model],
     objective: Objective,
@@ -78,21 +78,21 @@ def build_abstract_run(
     """
     keras.distribution.set_distribution(None)
     optimizer = make_optimizer(step.optimizer)  # its scalars have values, on this machine
-    distribution = distributed(step, kind, devices)
+    distribution = distribute_step(step, module, devices)
     model = build(step, distribution)
     with keras.StatelessScope(initialize_variables=False):
         build_optimizer(optimizer, model)
-    return finished(JaxRun(step, model, distribution, optimizer, objective))
+    return finish_build(JaxRun(step, model, distribution, optimizer, objective))
 
 
-def distributed(step: TrainingStep, kind: Kind, devices: list | None = None) -> Sharded:
+def distribute_step(step: TrainingStep, module: ModelModule, devices: list | None = None) -> Sharded:
     """Return the sharding of a step over devices. Raises UserError if the mesh or the batch does not fit them."""
-    distribution = distribute(step.model, kind, devices)
+    distribution = distribute(step.model, module, devices)
     check_batch_size(step.model.where, step.batch_size, distribution.num_model_replicas, step.microbatches)
     return distribution
 
 
-def finished(run: JaxRun) -> JaxRun:
+def finish_build(run: JaxRun) -> JaxRun:
     """Return the run, its blocks rematerialized if the step says so.
 
     Raises UserError for trainable variables in bfloat16: there Adam's beta_2, 0.999, rounds to 1, and small steps have

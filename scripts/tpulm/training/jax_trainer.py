@@ -64,7 +64,7 @@ class Trainer:
     def __init__(self, run: JaxRun):
         """Take a run as `build_run` makes it."""
         self.run, self.variables = run, run.variables
-        self.step = run.jit_train_step()
+        self.dispatch = run.jit_train_step()
         self.read_values()
 
     def read_values(self) -> None:
@@ -121,7 +121,8 @@ class Trainer:
         pending: deque[jax.Array] = deque()
         data = batches(load, span, step.batch_size, steps, self.run.distribution)
         for batch, step_rates in zip(data, rates.reshape(-1, steps), strict=True):
-            self.state, figures = self.step(self.state, self.frozen, batch, step_rates[0] if steps == 1 else step_rates)
+            rate = step_rates[0] if steps == 1 else step_rates
+            self.state, figures = self.dispatch(self.state, self.frozen, batch, rate)
             if callbacks:
                 callbacks.defer_signals()
             reader.add(figures, step_rates)

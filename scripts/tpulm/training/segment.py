@@ -49,13 +49,13 @@ class Segment:
     def of(cls, job: Any, say: Callable[[str], None]) -> Self:
         """Return the segment of a job, which is the script's `snakemake`.
 
-        Ends the program if the run has stopped before this segment, see `tpulm.training.checkpoint.stopped_early`.
+        Ends the program if the run has stopped before this segment, see `tpulm.training.checkpoint.finish_if_stopped`.
         Raises UserError if the previous checkpoint is damaged.
         """
         previous = checkpoint.verified_previous(job.input.previous)
         snapshots = Snapshots.of(job.resources, job.params, job.input, say)
         outputs = dict(job.output.items())
         segment = cls(job.params.recipe, outputs, previous, snapshots, say, job.log[0], job.resources)
-        if checkpoint.stopped_early(segment):
+        if checkpoint.finish_if_stopped(segment):
             sys.exit()
         return segment

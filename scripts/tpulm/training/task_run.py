@@ -20,7 +20,7 @@ from tpulm.specs.classification_heads import masked_model, outputs_of
 from tpulm.specs.training_step import TrainingStep
 from tpulm.tokenization.tokenizer import TextTokenizer
 from tpulm.training.device_batches import whole_batch_on_devices
-from tpulm.training.jax_run import JaxRun, distributed, finished
+from tpulm.training.jax_run import JaxRun, distribute_step, finish_build
 
 
 def encoder(folder: Path, recipe: Mapping) -> Callable[[Mapping[str, list]], Arrays]:
@@ -55,11 +55,11 @@ def build_task_run(step: TrainingStep, folder: Path, weights: bool) -> JaxRun:
 
     Raises UserError if the model has too few positions, or the weights belong to another model.
     """
-    distribution = distributed(step, masked_models)
+    distribution = distribute_step(step, masked_models)
     model = build_task_model(step, distribution, folder, weights)
     optimizer = make_optimizer(step.optimizer)
     build_optimizer(optimizer, model)
-    return finished(JaxRun(step, model, distribution, optimizer, labelling))
+    return finish_build(JaxRun(step, model, distribution, optimizer, labelling))
 
 
 def start_from(model: TaskModel, best: str) -> None:

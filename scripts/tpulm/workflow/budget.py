@@ -12,9 +12,9 @@ from tpulm.specs.artifacts import CHECKPOINT_FILES
 from tpulm.specs.record_arrays import HELD_OUT_RECORDS
 
 
-def plan_recipe(chains: Sequence[Run]) -> dict:
-    """Return the recipe of a plan for one run, or for all chains of a model on a task."""
-    return chains[0].plan() | ({"chains": len(chains)} if chains[0].task else {})
+def plan_recipe(runs: Sequence[Run]) -> dict:
+    """Return the recipe of a plan for one run, or for all runs of a model on a task."""
+    return runs[0].plan() | ({"chains": len(runs)} if runs[0].task else {})
 
 
 # Keys of a plan's recipe that do not change the step.
@@ -27,7 +27,7 @@ OTHER = (
 def unfinished(runs: list[dict], summary: list[dict[str, str]]) -> Counter:
     """Return the number of segments that each run has to train, by the key of the run.
 
-    runs     as `Start.planned` lists them
+    runs     as `Start.runs_to_plan` lists them
     summary  as tpulm.release.untracked has it
     """
     todo = [f"/{row['output_file']}" for row in summary if row["plan"] == "update pending"]
@@ -38,7 +38,7 @@ def unfinished(runs: list[dict], summary: list[dict[str, str]]) -> Counter:
 def pending(runs: list[dict], segments: Mapping[str, int]) -> list[dict]:
     """Return the runs with something to train, with the numbers of jobs, steps, and checkpoints at once.
 
-    runs      as `Start.planned` lists them
+    runs      as `Start.runs_to_plan` lists them
     segments  number of segments to train, by the key of the run
     """
     return [
@@ -87,7 +87,7 @@ ITEMS = {
 }
 
 
-def take(run: dict, name: str) -> dict[str, float] | None:
+def hours_by_item(run: dict, name: str) -> dict[str, float] | None:
     """Return the hours that a run's pending steps take on a slice, by ITEMS; None without a plan.
 
     The slice is a TPU VM's, which is paid from its creation until it is deleted.
@@ -120,16 +120,16 @@ def hours_of_last(plan: dict, steps: int) -> float:
     return hours
 
 
-def totals(pending: list[dict], topologies: list[str], prices: Mapping[str, float]) -> list[str]:
+def totals(to_train: list[dict], topologies: list[str], prices: Mapping[str, float]) -> list[str]:
     """Return the lines of a table per slice: hours and cost of all pending steps there, one run after another.
 
     prices  per hour of each slice, of the current config: a plan may be older than its price
     """
-    if not pending:
+    if not to_train:
         return ["All runs of the config are trained: nothing is pending."]
     lines = []
     for name in topologies:
-        known = [(run, hours) for run in pending if (hours := take(run, name))]
+        known = [(run, hours) for run in to_train if (hours := hours_by_item(run, name))]
         if not known:
             continue
         price = prices.get(name)
@@ -141,21 +141,21 @@ def totals(pending: list[dict], topologies: list[str], prices: Mapping[str, floa
             for words, hours in rows.items()
         ]
         disk = sum(run["checkpoint_bytes"] * run["checkpoints"] for run, _ in known)
-        missing = len(pending) - len(known)
-        rest = f"; {missing} of {len(pending)} pending runs are not planned there" if missing else ""
+        missing = len(to_train) - len(known)
+        rest = f"; {missing} of {len(to_train)} pending runs are not planned there" if missing else ""
         as_on_jax = sum(run["recipe"].get("backend") == "tensorflow" for run, _ in known)
         rest += f"; {as_on_jax} with TensorFlow, by the step on JAX" if as_on_jax else ""
         lines.append(f"  {disk / 1e9:,.2f} GB of checkpoints{rest}")
     return lines
 
 
-def check_budget(pending: list[dict], limit: float | None, prices: Mapping[str, float]) -> None:
-    """Raise UserError if a run cannot train on its slice, or the runs may cost more than `limit`, the sum of `take`.
+def check_budget(to_train: list[dict], limit: float | None, prices: Mapping[str, float]) -> None:
+    """Raise UserError if a run cannot train on its slice, or the sum of `hours_by_item` costs more than `limit`.
 
-    pending  with `accelerator`, the slice in the config, None without one
+    to_train  with `accelerator`, the slice in the config, None without one
     """
     spent = estimated = 0.0
-    for run in pending:
+    for run in to_train:
         name, where = run["accelerator"], run["recipe"]["where"]
         if name is None:
             continue
@@ -170,7 +170,7 @@ def check_budget(pending: list[dict], limit: float | None, prices: Mapping[str, 
                 f"plan.spending_limit is {limit:g}, but {where} on {name} cannot be planned: {why}; remove the "
                 "limit to train it."
             )
-        hours, price = take(run, name), prices.get(name)
+        hours, price = hours_by_item(run, name), prices.get(name)
         if hours is None or price is None:
             what = "there is no plan of its cost" if hours is None else f"plan.prices has no price for {name}"
             raise UserError(

@@ -20,7 +20,7 @@ from tpulm.config.model_sizes import (
 )
 from tpulm.config.outline import Model, Outline, Run
 from tpulm.core.errors import UserError
-from tpulm.specs.artifacts import GGUF_KINDS
+from tpulm.specs.artifacts import GGUF_TYPES
 
 
 @dataclass(frozen=True)
@@ -51,23 +51,23 @@ def saved(model: Model) -> dict[str, int]:
     parameters, transformers = model_size(model).parameters, f"<results>/transformers/{model.path}"
     if "preset" in model.recipe:
         return dict.fromkeys((model.preset, transformers), fetched_bytes(model))
-    paths = [f"<results>/{model.fetched}/model.safetensors"] if model.origin else []
+    paths = [f"<results>/{model.fetch_folder}/model.safetensors"] if model.origin else []
     if model.weights:
         masked = model.stage == "mlm"
-        paths += [f"{model.exported}/model.safetensors"] if masked else [model.exported, transformers]
-    ggufs = {f"<results>/gguf/{model.path}-{kind}.gguf": int(size * parameters) for kind, size in GGUF_KINDS.items()}
+        paths += [f"{model.export_folder}/model.safetensors"] if masked else [model.export_folder, transformers]
+    ggufs = {f"<results>/gguf/{model.path}-{kind}.gguf": int(size * parameters) for kind, size in GGUF_TYPES.items()}
     return ggufs | dict.fromkeys(paths, FLOAT32 * parameters)
 
 
 def needs_of(
-    jobs: Iterable[Any], outline: Outline, chains: Mapping[str, Run], planned: Iterable[Mapping]
+    jobs: Iterable[Any], outline: Outline, all_runs: Mapping[str, Run], to_train: Iterable[Mapping]
 ) -> list[Need]:
     """Return the needs of disk space of the results of jobs.
 
-    chains  runs and chains of tasks by path; planned  those to be trained, see `tpulm.workflow.budget.pending`
+    all_runs  by path, also of models on tasks; to_train  as `tpulm.workflow.budget.pending` lists them
     """
     outputs = {from_results(str(path)) for job in jobs for path in job.output}
-    trained = [(chains[todo["path"]], todo) for todo in planned]
+    trained = [(all_runs[todo["path"]], todo) for todo in to_train]
     needs = [checkpoints(run, todo) for run, todo in trained if not run.task]
     needs += grouped(
         "checkpoints of tasks",
@@ -77,12 +77,12 @@ def needs_of(
     return needs + grouped("models", ((size, assumed(model)) for model, path, size in models if path in outputs))
 
 
-def checkpoints(run: Run, planned: Mapping) -> Need:
+def checkpoints(run: Run, todo: Mapping) -> Need:
     """Return the most space that the checkpoints and a snapshot of a run need at once.
 
-    planned  of the run, see `tpulm.workflow.budget.pending`
+    todo  of the run, see `tpulm.workflow.budget.pending`
     """
-    number, size = planned["checkpoints"], planned["checkpoint_bytes"]
+    number, size = todo["checkpoints"], todo["checkpoint_bytes"]
     snapshot = weight_bytes(run) + optimizer_bytes(run)
     keep = run.recipe["keep_checkpoints"]
     what = f"{number} of {run.key} ({gigabytes(size)} each, keep_checkpoints: {keep}) {gigabytes(number * size)}"

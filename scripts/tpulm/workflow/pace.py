@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 from tpulm.core.ledger import jobs_of, name_here
 
-Kind = tuple[str, str]
+JobKind = tuple[str, str]
 # Numbers in paths of logs: the step of a checkpoint, a part of a text, a shard of so many.
 NUMBERS = re.compile(r"(?<=/)(\d{8}|\d{5}(-of-\d{5})?)(?=[/.-])")
 LEAST = 10  # seconds; less is not shown
 PATIENCE = 1.0  # seconds to wait for earlier times; those of many thousand files arrive some jobs later
 
 
-def kind_of_job(rule: str, logs: Iterable) -> Kind:
+def kind_of_job(rule: str, logs: Iterable) -> JobKind:
     """Return the kind of a job, by its rule and its first log."""
     return rule, NUMBERS.sub("", name_here(str(next(iter(logs), ""))))
 
@@ -30,7 +30,7 @@ class Job(NamedTuple):
     """A job that is going to run: its id, its kind, its threads, and the ids of the jobs that it waits for."""
 
     number: int
-    kind: Kind
+    kind: JobKind
     threads: int
     before: list[int]
 
@@ -45,8 +45,8 @@ class Pace:
 
     def __init__(self, jobs: Sequence[Job], cores: int, folders: Iterable[Path] = ()):
         self.jobs, self.cores, self.ended = jobs, cores, set[int]()
-        self.ended_times: dict[Kind, list[float]] = {}
-        self.earlier: dict[Kind, list[float]] = {job.kind: [] for job in jobs}
+        self.ended_times: dict[JobKind, list[float]] = {}
+        self.earlier: dict[JobKind, list[float]] = {job.kind: [] for job in jobs}
         self.estimate, self.estimated_at = "", 0.0
         if jobs:
             reading = threading.Thread(target=self.read, args=[folders], daemon=True)
@@ -60,7 +60,7 @@ class Pace:
             if kind in self.earlier and job["seconds"]:
                 self.earlier[kind].append(job["seconds"])
 
-    def end(self, number: int, kind: Kind, seconds: float) -> None:
+    def end(self, number: int, kind: JobKind, seconds: float) -> None:
         """Note that a job has ended after these seconds."""
         self.ended.add(number)
         self.ended_times.setdefault(kind, []).append(seconds)
@@ -75,21 +75,19 @@ class Pace:
         """
         if time.time() < self.estimated_at + 1:  # with many thousand jobs, this takes a while
             return self.estimate
-        self.estimated_at, chain, work, tails = time.time(), 0.0, 0.0, dict[int, float]()
+        self.estimated_at, longest, work, tails = time.time(), 0.0, 0.0, dict[int, float]()
         known, earlier = True, False
         for job in self.jobs:
             if job.number in self.ended:
                 continue
             times, since = self.ended_times.get(job.kind) or self.earlier[job.kind], running.get(job.number, 0.0)
-            known, earlier = (
-                known and bool(times or not job.kind[1]),
-                earlier or bool(times) and job.kind not in self.ended_times,
-            )
+            known = known and bool(times or not job.kind[1])
+            earlier = earlier or bool(times) and job.kind not in self.ended_times
             seconds_left = max(fmean(times) - since, 0.0) if times else 0.0
             work += seconds_left * min(job.threads, self.cores) / self.cores
             tails[job.number] = seconds_left + max((tails.get(number, 0.0) for number in job.before), default=0.0)
-            chain = max(chain, tails[job.number])
-        seconds = max(chain, work)
+            longest = max(longest, tails[job.number])
+        seconds = max(longest, work)
         by = " by earlier runs" if earlier else ""
         self.estimate = (
             f"{'about' if known else 'at least'} {timedelta(seconds=round(seconds))}{by}" if seconds > LEAST else ""

@@ -113,7 +113,7 @@ def evaluating(model: Model) -> int:
     return opened_causal(model) + (activations(model, backward=False) if on_cpu(model) else 0)
 
 
-def exported(model: Model) -> int:
+def exporting(model: Model) -> int:
     """Return the bytes of exporting a finetuned model, which with LoRA is merged into another one in float32."""
     return opened_causal(model) + (FLOAT32 * model_size(model).parameters if model.recipe["method"] == "lora" else 0)
 
@@ -152,7 +152,7 @@ JOBS: dict[str, Callable[[Model], int]] = {
     "export_base": copies(2),
     "evaluate_base": evaluating,
     "export_lora": lambda model: 3 * FLOAT32 * model_size(model).adapters,
-    "export_finetune": exported,
+    "export_finetune": exporting,
     "fetch_base": lambda model: loading(model_size(model), FLOAT32) if is_converted(model) else 0,
     "export_transformers": lambda model: converting(model_size(model)),
     # The table as it is stored, in float32, and as it is written; PROCESS has room for a matrix of a block.

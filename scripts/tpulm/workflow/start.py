@@ -140,7 +140,7 @@ class Start:
     def not_trained_here(self) -> list[str]:
         """Return a sentence per kind of accelerator that runs request and this machine does not have."""
         keys: dict[str, dict[str, None]] = {}
-        for run in (run for chains in self.evaluations.planned.values() for run in chains):
+        for run in (run for runs in self.evaluations.runs_by_plan.values() for run in runs):
             if kind := lacking(run.recipe["resources"].get("accelerator")):
                 keys.setdefault(kind, {})[run.key] = None
         return [
@@ -186,7 +186,7 @@ class Start:
                     say(text)
         else:
             tell_of_cpus(todo)
-        needs = disk.needs_of(jobs, self.outline, self.evaluations.chains, todo)
+        needs = disk.needs_of(jobs, self.outline, self.evaluations.all_runs, todo)
         disk.check_space(needs, jobs, results, say)
         if not workflow.local_exec:
             preflight(requests(jobs), executor_settings(workflow), str(self.place.root))
@@ -211,19 +211,19 @@ class Start:
             or_exit(ledger.combine, Path(ledger.COPIES, records.removeprefix(bucket.SCHEME)))
 
     def to_train(self, jobs: list) -> list[dict]:
-        """Return those of `planned` that the jobs train, with jobs, steps and checkpoints added by `budget.pending`."""
+        """Return those of `runs_to_plan` that the jobs train, with what `budget.pending` adds."""
         keys = [
             " ".join(filter(None, (str(job.resources.get("run_key")), job.wildcards.get("chain"))))
             for job in jobs
             if job.output.get("state")
         ]
         segments = Counter(key.removeprefix(self.place.prefixed("")) for key in keys)
-        return pending(self.planned(), segments)
+        return pending(self.runs_to_plan(), segments)
 
-    def planned(self) -> list[dict]:
-        """Return a dictionary for every run and every chain of a task: what plans, budget and disk checks need.
+    def runs_to_plan(self) -> list[dict]:
+        """Return a dictionary for every run, also of models on tasks: what plans, budget and disk checks need.
 
-        key          of the config, for a chain also its path
+        key          of the config, for a run on a task also its path
         path, folder  of its results; folder with the prefix of a module, if this is one
         segments     how many there are in all; checkpoint_every, evaluate_every  in steps
         keep_checkpoints, checkpoint_bytes  which ones stay, and the size of one
@@ -241,11 +241,11 @@ class Start:
                 "evaluate_every": run.recipe.get("evaluate_every"),
                 "keep_checkpoints": run.recipe["keep_checkpoints"],
                 "checkpoint_bytes": checkpoint_bytes(run),
-                "recipe": plan_recipe(chains),
+                "recipe": plan_recipe(runs),
                 "accelerator": None if here else run.recipe["resources"].get("accelerator"),
                 "requested": run.recipe["resources"].get("accelerator"),
                 "plans": self.place.located(f"<results>/plan/{name}"),
             }
-            for name, chains in self.evaluations.planned.items()
-            for run in chains
+            for name, runs in self.evaluations.runs_by_plan.items()
+            for run in runs
         ]
