@@ -5,6 +5,7 @@ XLA prints the text after optimisation and scheduling: a TPU core runs the instr
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -108,7 +109,8 @@ class Module:
         if counter is None or body.root is None or body.root.opcode != "tuple":
             return None
         index, limit = counter
-        step = addend(self, body, body.root.operands[index], {})
+        counters = {name: 0 for name, instruction in body.instructions.items() if element(instruction) == index}
+        step = addend(self, body, body.root.operands[index], counters)
         caller = next(c for c in self.computations.values() if c.instructions.get(loop.name) is loop)
         start = constant(caller.instructions.get(loop.operands[0]), caller, index)
         return -(-(limit - start) // step) if step and start is not None else None
@@ -126,22 +128,26 @@ def counter_and_limit(module: Module, condition: Computation) -> tuple[int, int]
         return None
     ends = [inner.instructions[name] for name in root.operands]
     counter, limit = (condition.instructions[names[i.name]] if i.name in names else i for i in ends)
-    index = re.search(r"index=(\d+)", counter.attributes)
-    if counter.opcode != "get-tuple-element" or limit.opcode != "constant" or index is None:
-        return None
-    return int(index[1]), int(limit.operands[0])
+    index = element(counter)
+    return None if index is None or limit.opcode != "constant" else (index, int(limit.operands[0]))
 
 
-def addend(module: Module, computation: Computation, name: str, known_additions: dict[str, int | None]) -> int | None:
+def element(instruction: Instruction) -> int | None:
+    """Return which element of a tuple an instruction reads; None for another instruction."""
+    index = re.search(r"index=(\d+)", instruction.attributes)
+    return int(index[1]) if index and instruction.opcode == "get-tuple-element" else None
+
+
+def addend(
+    module: Module, computation: Computation, name: str, known_additions: Mapping[str, int | None]
+) -> int | None:
     """Return the constant that a name adds to a counter; None for anything but additions of constants.
 
-    known_additions  results for the parameters of a fusion, by name
+    known_additions  results by name: 0 for the counter itself; those of the parameters of a fusion
     """
     if name in known_additions:
         return known_additions[name]
     instruction = computation.instructions[name]
-    if instruction.opcode == "get-tuple-element":
-        return 0
     if instruction.opcode in ("copy", "bitcast"):
         return addend(module, computation, instruction.operands[0], known_additions)
     if instruction.opcode == "fusion":
