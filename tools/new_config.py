@@ -96,7 +96,9 @@ def main() -> None:
         answer = f"finetune/{name} {prompt if 'column' in text.source else '--chat'}"
         targets = ["-n", *["plan"] * bool(config["plan"]["topologies"]), ""]
     elif text.prompts and config["prompts"]["generate"]:  # which masked models do not answer
-        answer = f"{next(iter(config['base']))} --prompt {shlex.quote(config['prompts']['generate'][0])}"
+        prompt = shlex.quote(config["prompts"]["generate"][0].strip())
+        chat = "--chat " if text.source.get("template", "").count("{") == 1 else ""  # a question, and no markup of it
+        answer = f"{next(iter(config['base']))} {chat}--prompt {prompt}"
         targets = ["base"]
     else:
         answer, targets = next(iter(config["mlm"]["runs"])), ["mlm"]

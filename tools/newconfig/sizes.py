@@ -28,24 +28,26 @@ TRIAL = 1_000_000  # characters that a trial vocabulary is trained on
 MOST_EPOCHS = 100  # of any text
 
 
-def vocabulary(text: Text, most: int) -> tuple[int, float, float]:
+def vocabulary(text: Text, training: float, most: int) -> tuple[int, float, float]:
     """Return a size up to `most` that the text has enough pieces for, and tokens per character. Raises UserError.
+
+    training  number of characters that are not held out
 
     The tokens are those of records, first of masked and then of causal models: of whole documents, with special tokens
     around each.
     """
     ends = np.cumsum([len(document) for document in text.sample])
     alphabet = len(most_of(Counter("".join(text.sample)), COVERAGE))
-    trial = list(text.sample[: int(np.searchsorted(ends, TRIAL)) + 1])
+    trial = list(text.sample[: int(np.searchsorted(ends, min(TRIAL, training))) + 1])
     characters, whitespace = sum(map(len, trial)), "runs" if text.runs else "keep"
     smallest = alphabet + 300  # causal models have a piece for each byte, too
     size = max(smallest, min(most, text.characters // 100))
     while size >= smallest:
         try:
-            # A trial has half as many more pieces, since some text is held out.
+            # A trial has half as many more pieces, since other documents are held out in the run.
             asked = 3 * min(size, characters // 100) // 2
             train([trial], Recipe("unigram", max(smallest, asked), whitespace=whitespace))
-            size = -(-size // 64) * 64
+            size = max(smallest, size // 64 * 64)
             tokenizer, _ = train([trial], Recipe("unigram", max(smallest, min(size, asked)), whitespace=whitespace))
             masked = sum(len(one.ids) for one in tokenizer.encode_batch_fast(trial))
             pieces = SentencePieceProcessor(model_proto=train_vocabulary(trial, size, "base.NAME.vocab_size"))
@@ -74,7 +76,7 @@ def steps(stage: str, tokens: float, record: tuple[int, int], epochs: int, bound
 
 def small_models(text: Text, characters: float, devices: int = 1) -> tuple[str, dict]:
     """Return the template with models that train in minutes on CPUs, and its values; characters  of training text."""
-    size, *rates = vocabulary(text, 4096 if text.characters < 16e6 else 8192)
+    size, *rates = vocabulary(text, characters, 4096 if text.characters < 16e6 else 8192)
     masked, causal = (rate * characters for rate in rates)
     batches = [-(-batch // devices) * devices for batch in (32, 16)]
     values = steps("masked", masked, (batches[0], 128), 40, (300, 1500), 3)
@@ -124,7 +126,7 @@ def for_accelerator(text: Text, characters: float, accelerator: str) -> tuple[st
     plan = f"{{topologies: [{accelerator}]}}   # `snakemake plan` estimates memory and time" if machine.plans else ""
     each = max(2, min(room, 512 // devices))
     parts = max(1, 512 // (each * devices))
-    size, *rates = vocabulary(text, min(32_768, max(4096, text.characters // 1000)))
+    size, *rates = vocabulary(text, characters, min(32_768, max(4096, text.characters // 1000)))
     masked, causal = (rate * characters for rate in rates)
     epochs = 1000 * parts * each * devices * 512 / masked
     if epochs > MOST_EPOCHS:

@@ -76,7 +76,10 @@ def choose_model(run: str, available: Collection[str], results: Path) -> tuple[s
     command = f"snakemake {directory_option()}".rstrip()
     more = f"; allowed: {', '.join(matches)}." if matches else suggestion(name, available, "allowed")
     more = more if available else f"; no model there is finished yet: run `{command}`."
-    unfinished = [model.partition("/")[0] for model in begun(results) if name in (model, model.partition("/")[2])]
+    stage, _, run_name = name.rpartition("/")
+    unfinished = [
+        begun_in for begun_in in WHOLE if stage in ("", begun_in) and (results / begun_in / run_name).is_dir()
+    ]
     if unfinished and not matches:
         problem, more = "which is not finished", f"; run `snakemake {directory_option()}{unfinished[0]}`."
     raise UserError(f"the run is {run}, {problem} in {from_workflow(results)}{more}")

@@ -24,7 +24,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from tpulm.compat import snakemake as inside
 from tpulm.core import ledger, live_metrics
 from tpulm.core.code_digest import PARAM
-from tpulm.core.experiments import find_experiment
+from tpulm.core.experiments import find_experiment, from_workflow
 from tpulm.core.job import ERASE, IN_PLACE, MEMORY
 from tpulm.core.processes import STOPPED
 from tpulm.workflow.pace import Job, Pace, kind_of_job
@@ -148,7 +148,7 @@ class Terminal(logging.Handler):
             path = Path(str(log).split(" ", 1)[0])
             if ledger.cut_short(path, since):
                 lines.append(f"    it was killed, for example because memory ran out, or it crashed; {MEMORY}")
-            lines.append(f"    log: {log}")
+            lines.append(f"    log: {from_workflow(log)}")
             text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
             if errors := re.findall(rf"^(?:error: |(?={STOPPED}))(.*)", text, re.MULTILINE):
                 self.failures[label] = errors[-1]
