@@ -81,8 +81,7 @@ def test_architecture_lists_what_is_used_of_the_workflow_and_its_graph():
     text = "".join(path.read_text() for folder in folders for path in folder.iterdir() if path.is_file())
     used = set(re.findall(r"(?<![./\w])(?:self\.)?(?:workflow\.)?(?:workflow|dag)\.([a-z_]+)", text))
     table = (ROOT / "ARCHITECTURE.md").read_text().partition("| in | uses | because |")[2]
-    absent = used - set(re.findall(r"`\w*\.([a-z_]+)`", table))
-    assert not absent
+    assert not used - set(re.findall(r"`\w*\.([a-z_]+)`", table))
 
 
 def test_the_handler_that_is_replaced_has_its_name():
