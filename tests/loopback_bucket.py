@@ -1,7 +1,7 @@
 """A bucket on loopback: Google's storage API as gcp-storage-emulator serves it, behind a proxy that is slow and fails.
 
-Run as a program, it prints its port, and serves until its standard input ends. The faults
-of the proxy are set, and read, at /-/faults.
+Run as a program, it prints its port, and serves until its standard input ends. The faults of the proxy
+are set, and read, at /-/faults.
 """
 
 import contextlib

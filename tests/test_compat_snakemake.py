@@ -19,14 +19,7 @@ from snakemake.modules import WorkflowModifier
 from snakemake.path_modifier import PathModifier
 from snakemake.persistence import MetadataRecord, ParamsChange, PersistenceBase
 from snakemake.rules import Rule
-from snakemake.settings.types import (
-    ConfigSettings,
-    DAGSettings,
-    DeploymentSettings,
-    OutputSettings,
-    ResourceSettings,
-    StorageSettings,
-)
+from snakemake.settings import types as settings
 from snakemake.workflow import Workflow
 from tpulm.compat import snakemake as inside
 
@@ -52,11 +45,11 @@ def has(owner: type, *names: str) -> None:
         ),
         (WorkflowModifier, "is_main_snakefile modify_rulename path_modifier"),
         (PathModifier, "replace_prefix"),
-        (ConfigSettings, "configfiles config"),
-        (ResourceSettings, "nodes"),
-        (StorageSettings, "default_storage_provider default_storage_prefix shared_fs_usage"),
-        (DeploymentSettings, "deployment_method"),
-        (DAGSettings, "forceall forcetargets forcerun"),
+        (settings.ConfigSettings, "configfiles config"),
+        (settings.ResourceSettings, "nodes"),
+        (settings.StorageSettings, "default_storage_provider default_storage_prefix shared_fs_usage"),
+        (settings.DeploymentSettings, "deployment_method"),
+        (settings.DAGSettings, "forceall forcetargets forcerun"),
         (DAG, "needrun_jobs job_dependencies jobid untilrules jobs reason update_needrun"),
         (Reason, "get_names clear"),
         (PersistenceBase, "params_changed input metadata _input _params _get_key _write_record"),
@@ -66,7 +59,7 @@ def has(owner: type, *names: str) -> None:
         (Rule, "workflow"),
         (Job, "input output params wildcards threads resources log rule is_local"),
         (LoggerManager, "logger settings"),
-        (OutputSettings, "verbose debug_dag dryrun quiet"),
+        (settings.OutputSettings, "verbose debug_dag dryrun quiet"),
         (ColorizingTextHandler, "stream can_color_tty decorate format"),
         (SnakemakeApi, "workflow"),
         (WorkflowApi, "_get_workflow"),
@@ -86,12 +79,12 @@ def test_architecture_lists_what_is_used_of_the_workflow_and_its_graph():
 
 def test_the_handler_that_is_replaced_has_its_name():
     logger = logging.Logger("of this test")
-    LoggerManager(logger, OutputSettings())
+    LoggerManager(logger, settings.OutputSettings())
     (handler,) = logger.handlers
     assert handler.name == inside.DEFAULT_HANDLER and isinstance(handler, ColorizingTextHandler)
     assert isinstance(handler.formatter, DefaultFormatter)
     made = logging.NullHandler()
-    manager = SimpleNamespace(logger=logger, settings=OutputSettings())
+    manager = SimpleNamespace(logger=logger, settings=settings.OutputSettings())
     inside.replace_handler(SimpleNamespace(logger_manager=manager), lambda *_: made)
     assert logger.handlers == [made]
 
@@ -103,7 +96,9 @@ def source() -> str:
 
 
 @pytest.mark.parametrize(
-    "words", [*inside.CHATTER, *inside.ROUTINE, "Params have changed since last execution: "], ids=str.strip
+    "words",
+    [*inside.CHATTER, *inside.ROUTINE, inside.FORCED, "Params have changed since last execution: "],
+    ids=str.strip,
 )
 def test_snakemake_says_it_in_these_words(words):
     assert f'"{words}' in source()  # as a message begins with them
@@ -133,22 +128,3 @@ def test_the_storage_plugin_lists_by_inventory():
 
     has(IOCache, "exists_in_storage", "mtime", "size")
     has(ExistsDict, "has_inventory")
-
-
-def test_the_slurm_plugin_has_what_its_preflight_check_uses():
-    pytest.importorskip("snakemake_executor_plugin_slurm")
-    from snakemake_executor_plugin_slurm.submit_string import get_submit_command
-    from snakemake_executor_plugin_slurm.utils import set_gres_string
-    from snakemake_executor_plugin_slurm.validation import validate_or_get_slurm_job_id
-
-    inspect.signature(get_submit_command).bind("job", "names", "settings")
-    inspect.signature(set_gres_string).bind("job")
-    inspect.signature(validate_or_get_slurm_job_id).bind("job", "output")
-
-
-def test_the_kubernetes_plugin_has_what_the_executor_of_gke_uses():
-    plugin = pytest.importorskip("snakemake_executor_plugin_kubernetes")
-    has(plugin.Executor, "_reauthenticate_and_retry", "_kubernetes_retry", "safe_delete_job", "unregister_secret")
-    has(plugin.Executor, "kubeapi", "batchapi", "namespace", "run_namespace", "log_path", "wait", "status_rate_limiter")
-    has(plugin.ExecutorSettings, "omit_job_cleanup")
-    has(type(plugin.common_settings), "auto_deploy_default_storage_provider")

@@ -134,9 +134,10 @@ def test_a_loop_counts_as_often_as_it_runs():
     assert found["uncounted"] == []
     said = [line + (', backend_config={"known_trip_count":{"n":"7"}}' if "while" in line else "") for line in LOOPS]
     assert total_work(entry(*said, before=LOOP), V5E, EIGHT)["bytes"] == 7 * 2 * 4 * 1024
-    # One that ends by what it computes, or begins with it, counts once, and is named.
+    # One that ends by what it computes, begins with it, or counts another element counts once, and is named.
     computed = "%zero = s32[]{:T(128)} parameter(1)"
-    for lines, loop in ((LOOPS, LOOP.replace("%limit)", "%count.1)")), ((computed, *LOOPS[1:]), LOOP)):
+    ends, another = LOOP.replace("%limit)", "%count.1)"), LOOP.replace("%state), index=0", "%state), index=2")
+    for lines, loop in ((LOOPS, ends), (LOOPS, another), ((computed, *LOOPS[1:]), LOOP)):
         other = total_work(entry(*lines, before=loop), V5E, EIGHT)
         assert other["bytes"] == 2 * 4 * 1024 and other["uncounted"] == ["while.1"]
     below = total_work(entry(LOOPS[0].replace("(0)", "(-4)"), *LOOPS[1:], before=LOOP), V5E, EIGHT)

@@ -430,6 +430,9 @@ def test_models_are_named_or_there_is_a_sentence(tmp_path):
     command = [sys.executable, ROOT / "tools/demo.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.startswith("error: there is no trained model in results")
-    write_json(tmp_path / "results/mlm/tiny/checkpoints/00000010/state.json", {})
+    (tmp_path / "results/mlm/tiny/snapshots").mkdir(parents=True)  # it has no checkpoint yet
     with pytest.raises(UserError, match=r"^the run is tiny, which is not finished .*; run `snakemake .*mlm`\.$"):
         choose_model("tiny", [], tmp_path / "results")
+    write_json(tmp_path / "results/mlm/tiny/model/model.safetensors", {})
+    with pytest.raises(UserError, match=r"^the run is tiny, which is not a trained model "):
+        choose_model("tiny", [], tmp_path / "results")  # of those with checkpoints

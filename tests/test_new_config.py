@@ -9,6 +9,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from itertools import product
 
 import loopback_hub
 import pandas
@@ -30,6 +31,8 @@ from tpulm.corpus.sources import ALLOWED, parts_of
 from tpulm.corpus.splits import assign_splits
 from tpulm.specs.artifacts import SPLITS
 from tpulm.specs.texts import chat_template_files
+from tpulm.tokenization.pipeline import Recipe
+from tpulm.tokenization.training import train
 
 PROGRAM = ROOT / "tools/new_config.py"
 
@@ -185,6 +188,16 @@ def test_a_config_is_short_and_valid_and_fits_the_text(write, tmp_path, text, ac
     for run in (masked, base):  # as much as such a short text is good for
         assert float(re.findall(rf"steps: {run['steps']}   # about ([\d.]+) epochs", out)[0]) < 120
     assert len(config["prompts"]["fill_mask"]) == len(config["prompts"]["generate"]) == 2
+
+
+@pytest.mark.unit
+def test_a_vocabulary_for_rows_of_one_pattern_can_be_trained(write, tmp_path):
+    names = ["".join(parts) for parts in product("bal tor mis ren sul kad fen".split(), repeat=3)][:300]
+    asked = "What is the capital of {}? The capital of the country {} is {}, with {} thousand people."
+    rows = [asked.format(name, name, names[-1 - row], row) for row, name in enumerate(names)]
+    (tmp_path / "rows.txt").write_text("\n".join(rows))
+    size = re.search(r"vocab_size: (\d+)", write("rows.txt")[0])[1]
+    train([random.Random(0).sample(rows, 180)], Recipe("unigram", int(size)))  # 20 % are held out for each other split
 
 
 @pytest.mark.unit

@@ -6,10 +6,9 @@ import shutil
 import signal
 from pydoc_data import topics
 
-import conftest
 import numpy as np
 import pytest
-from conftest import DELETE, Workflow, configured
+from conftest import DELETE, Workflow, config_with, configured
 from kills import checkpoints, fingerprints, wait_for
 from tpulm.config.outline import Outline
 from tpulm.config.reading import complete
@@ -43,13 +42,13 @@ CONFIG = {
 MASKED, BASE = "mlm.runs.tiny.phases", "base.small.phases"
 
 
-def config_with(changes):
-    return conftest.config_with(conftest.config_with({}, CONFIG), changes)
+def phased_config(changes):
+    return config_with(config_with({}, CONFIG), changes)
 
 
 def segments(changes, path):
     """Return recipe and records of each segment of a run of the config above with changes."""
-    run = Outline(complete(config_with(changes), "config.yaml")).runs[path]
+    run = Outline(complete(phased_config(changes), "config.yaml")).runs[path]
     return [(run.segment(last), run.mixture_at(last)) for last in run.segment_ends]
 
 
@@ -76,7 +75,7 @@ def test_a_change_of_the_last_phase_changes_its_segments_only(change):
 @pytest.mark.unit
 def test_a_plan_has_a_row_for_each_phase_and_counts_the_phases_that_are_left():
     for path, theta in (("mlm/tiny", "global_rope_theta"), ("base/small", "rope_max_wavelength")):
-        rows = Outline(complete(config_with({}), "config.yaml")).runs[path].plan()["phases"]
+        rows = Outline(complete(phased_config({}), "config.yaml")).runs[path].plan()["phases"]
         keys = ("first", "until", "steps", "batch_size", "sequence_length")
         assert [[row[key] for key in keys] for row in rows] == [[0, 2, 2, 4, 32], [2, 4, 2, 4, 32], [4, 6, 2, 2, 64]]
         assert [row["model"].get(theta) for row in rows][1:] == [rows[0]["model"].get(theta), 40000.0]
@@ -106,7 +105,7 @@ def test_a_plan_has_a_row_for_each_phase_and_counts_the_phases_that_are_left():
 )
 def test_a_wrong_value_is_named_in_one_sentence(key, value, said):
     with pytest.raises(UserError, match=said) as caught:
-        complete(config_with({key: value}), "config.yaml")
+        complete(phased_config({key: value}), "config.yaml")
     assert ". " not in str(caught.value)
 
 
@@ -188,7 +187,7 @@ def phased(tmp_path):
     (workflow / "text").mkdir()
     (workflow / "text/web.txt").write_text("\n".join(paragraphs[:1000]))
     (workflow / "text/own.txt").write_text("\n".join(paragraphs[1000:1500]))
-    (workflow / "config.yaml").write_text(json.dumps(config_with({})))
+    (workflow / "config.yaml").write_text(json.dumps(phased_config({})))
     workflow("results/base/small/metrics.json", "--cores", "2")
     return workflow
 

@@ -41,7 +41,8 @@ def shows(dryrun=False, stream=None, quiet=None, local=True, dag=None):
     stream = io.StringIO() if stream is None else stream
     plain = ColorizingTextHandler(stream=stream)
     plain.addFilter(DefaultFilter(set(), False, False, dryrun, False))
-    workflow = SimpleNamespace(local_exec=local, touch=False, cores=2, dag=dag or run_of())
+    unforced = SimpleNamespace(forceall=False, forcetargets=False, forcerun=())
+    workflow = SimpleNamespace(local_exec=local, touch=False, cores=2, dag=dag or run_of(), dag_settings=unforced)
     shown = Terminal(workflow, plain, SimpleNamespace(dryrun=dryrun, quiet=quiet))
 
     def take(event, message="", level=logging.INFO, **said):
@@ -138,8 +139,10 @@ def test_a_dry_run_has_a_line_for_each_job_and_one_table():
     take(LogEvent.RUN_INFO, "THE TABLE", stats={"total": 2})
     start(take, 7, reason="Missing output files: a, b; Input files updated by another job: c")
     start(take, 8, rule="all", wildcards={}, reason="Input files updated by another job: c")
+    start(take, 9, reason="Forced execution")
     take(LogEvent.RUN_INFO, "THE TABLE", stats={"total": 2})
-    first, second, table = stream.getvalue().splitlines()
+    first, second, third, table = stream.getvalue().splitlines()
+    assert third.endswith("reason: an earlier run was interrupted in this job")
     assert "write_shard train 00000" in first and first.endswith("a, ...")
     assert "all" in second and second.endswith(": c") and table == "THE TABLE"
 

@@ -43,6 +43,7 @@ SILENT = (LogEvent.WORKFLOW_STARTED, LogEvent.RESOURCES_INFO, LogEvent.GROUP_INF
 ENDED = "returned non-zero exit status 1."
 # Reasons of jobs that are not stale.
 ROUTINE = ("Missing output files", "Input files updated by another job", "Rules with")
+FORCED = "Forced execution"
 MISSING = re.compile(r"No rule to produce (.+?) \(if you use input functions")  # in a MissingRuleException
 PROTECTED = re.compile(r"^Write-protected output files.*?affected files:\s+(\S+)", re.MULTILINE | re.DOTALL)
 PARAMS = re.compile(r"(Params have changed since last execution): .*?(?=; Software environment|\Z)", re.DOTALL)
@@ -235,7 +236,7 @@ def renew_metadata(workflow: Any, jobs: Iterable) -> list:
 
 def interrupted(workflow: Any, parts: Iterable[str]) -> bool:
     """Return whether a job runs because its output is incomplete: Snakemake forces it, and the command forces none."""
-    if [*parts] != ["Forced execution"]:
+    if [*parts] != [FORCED]:
         return False
     settings = workflow.dag_settings
     return not (settings.forceall or settings.forcetargets or settings.forcerun)

@@ -76,9 +76,11 @@ def choose_model(run: str, available: Collection[str], results: Path) -> tuple[s
     command = f"snakemake {directory_option()}".rstrip()
     more = f"; allowed: {', '.join(matches)}." if matches else suggestion(name, available, "allowed")
     more = more if available else f"; no model there is finished yet: run `{command}`."
-    stage, _, run_name = name.rpartition("/")
+    folders = {f"{stage}/{folder.name}" for stage in WHOLE for folder in (results / stage).glob("*")}
     unfinished = [
-        begun_in for begun_in in WHOLE if stage in ("", begun_in) and (results / begun_in / run_name).is_dir()
+        folder.partition("/")[0]
+        for folder in sorted(folders.difference(models(results)))
+        if name in (folder, folder.partition("/")[2])
     ]
     if unfinished and not matches:
         problem, more = "which is not finished", f"; run `snakemake {directory_option()}{unfinished[0]}`."

@@ -147,9 +147,8 @@ def trained_for(state: dict, manifest: dict) -> dict:
 def finish_if_stopped(segment: "Segment") -> bool:
     """Write the outputs of this segment if the run has stopped before it, and return whether it has.
 
-    A run stops when the last `recipe["patience"]` evaluations brought no new lowest held-out loss. Then
-    the best weights are those of the previous checkpoint. Weights and optimizer are empty, since nothing trains on from
-    them.
+    A run stops when the last `recipe["patience"]` evaluations brought no new lowest held-out loss. Then the best
+    weights are those of the previous checkpoint. Weights and optimizer are empty, since nothing trains on from them.
     """
     recipe, outputs, previous = segment.recipe, segment.outputs, segment.previous
     if not previous:
