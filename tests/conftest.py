@@ -178,7 +178,7 @@ FIRST = [
 # Files that are one group: they import JAX in their own process.
 TOGETHER = dict.fromkeys(("lora", "transformers", "byte_level"), "causal")
 # Files whose tests share nothing: each test is a group of its own.
-APART = {"faults", "resume", "staleness", "tpu_vm"}
+APART = {"docs", "faults", "resume", "staleness", "tpu_vm"}
 
 
 def group_and_name(nodeid: str) -> tuple[str, str]:

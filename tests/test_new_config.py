@@ -347,12 +347,16 @@ FILES = {
     "short.txt": "a" * 30_000, "a.txt": "\n".join(ENGLISH), "number.jsonl": '{"id": 7}\n',
     "turns.jsonl": '{"talk": [{"from": "human"}]}\n', "one.csv": "url;review\nx;some words\n",
     "names.csv": "question,answer\n", "few.csv": "question,answer\n" + "Who?,I.\n" * 30,
+    "typo.csv": "\n".join(["question,anwser", *(f"Who is {number}?,It is {number}." for number in range(30))]),
     "excel.csv": "question;answer\n" + "Who?;I.\n" * 30,
     "pointer/tokenizer.json": "version https://git-lfs.github.com/spec/v1\n", "newer/tokenizer.json": '{"model": {}}',
 }  # fmt: skip
 ON, TUNE = "--accelerator", "--finetune"
 UNUSABLE = [
     (["nothing.txt"], f"nothing.txt does not exist; allowed: a file, a folder or a glob, of {ALLOWED}."),
+    (["q.csv"], 'q.csv does not exist; did you mean "qa.csv"?'),
+    (["typo.csv"], 'typo.csv has the columns "question", "anwser", which are not the names '),
+    (["typo.csv", "--columns", "question,answr"], '; did you mean "anwser"?'),
     (["short.txt"], "short.txt: 30,000 characters in 1 different documents is too little text; allowed: "),
     (["number.jsonl"], "number.jsonl has no column of text, but "),
     (["turns.jsonl"], "turns.jsonl, line 1: talk[0] is an object with "),

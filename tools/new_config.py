@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("paths", metavar="PATH", nargs="+", help=f"{ALLOWED}; a folder; a glob; hf://OWNER/NAME")
     parser.add_argument("--accelerator", help="a TPU slice such as v5e-8, or GPUs such as h100:4; default: CPUs")
     parser.add_argument("--finetune", metavar="MODEL", help="a preset of keras-hub, hf://OWNER/NAME, or a folder")
-    parser.add_argument("--columns", help="the columns to finetune on: PROMPT,RESPONSE, or one column")
+    parser.add_argument("--columns", help="the columns to train on: PROMPT,RESPONSE, or one column")
     parser.add_argument("--experiment", metavar="NAME", help="default: the name of the text")
     parser.add_argument(
         "--stdout", action="store_true", help="print the config, with paths as typed, and write nothing"
@@ -61,11 +61,9 @@ def main() -> None:
             raise UserError("--accelerator is empty; allowed: a TPU slice such as v5e-8, or GPUs such as h100:4.")
         base = find_base(asked.finetune) if asked.finetune is not None else None
         columns = [] if asked.columns is None else asked.columns.split(",")
-        if columns and not base:
-            raise UserError(f"--columns is {asked.columns}; allowed: only with --finetune MODEL.")
         if len(columns) > 2 or len({"", *columns}) <= len(columns):
             raise UserError(f"--columns is {asked.columns}; allowed: PROMPT,RESPONSE, or one column.")
-        text = look(asked.paths, base.tuning(columns) if base else None)
+        text = look(asked.paths, columns, base.tuning() if base else None)
         if base:
             written = tuning_config_of(text, base, accelerator, name)
         else:

@@ -54,40 +54,18 @@ class Tuning:
 
     chats     whether prompts with responses become conversations
     template  its chat template, as the config names one
-    columns   that the command line names: one of text or conversations, or one of prompts and one of responses
     """
 
     chats: bool
     template: str
-    columns: Sequence[str]
 
-    def choose(self, choices: Sequence[dict], names: Sequence[str]) -> list[dict]:
-        """Return the choices: conversations, prompts with responses, a column `text`, others. Raises UserError.
-
-        names  of all columns
-        """
-        plain = {plain_name(name): name for name in names}
-        columns = [name if name in names else plain.get(plain_name(name), name) for name in self.columns]
-        if absent := [name for name in columns if name not in names]:
-            raise UserError(f"--columns has {absent[0]}, which is no column{suggestion(absent[0], names, 'found')}")
-        if len(columns) == 1:
-            choices = [keys for keys in choices if columns[0] in keys.values()] or [{"column": columns[0]}]
-        elif columns:
-            choices = [asking(columns[:1], columns[1])]
+    def choose(self, choices: Sequence[dict]) -> list[dict]:
+        """Return the choices: conversations, prompts with responses, a column `text`, others."""
         kinds = ("messages", "template")
-        choices.sort(key=lambda keys: [*(kind not in keys for kind in kinds), keys.get("column", "").lower() != TEXT])
-        return list(map(self.as_messages, choices))
-
-    def check(self, place: str, chosen: Mapping, names: Sequence[str]) -> None:
-        """Raise UserError for a column of text that was chosen without a name that says so."""
-        if self.columns or chosen.get("column", TEXT).lower() == TEXT:
-            return
-        header = ", after a first line with names if there is none" if format_of(place) == "csv" else ""
-        shown = ", ".join(map(describe, names[:5])) + (", ..." if len(names) > 5 else "")
-        raise UserError(
-            f"{place} has the columns {shown}, which are not the names that prompts, responses, messages or texts "
-            f"usually have; allowed: --columns PROMPT,RESPONSE, or --columns TEXT{header}."
+        by_kind = sorted(
+            choices, key=lambda keys: [*(kind not in keys for kind in kinds), keys.get("column", "").lower() != TEXT]
         )
+        return list(map(self.as_messages, by_kind))
 
     def as_messages(self, keys: Mapping) -> dict:
         """Return the keys of a conversation for prompts with responses, if it answers messages."""
@@ -98,6 +76,37 @@ class Tuning:
         return {"messages": system | {"user": user, "assistant": answer}}
 
 
+def choose_named(columns: Sequence[str], choices: Sequence[dict], names: Sequence[str]) -> list[dict]:
+    """Return the choices that the columns of the command line leave; names  of all columns. Raises UserError."""
+    plain = {plain_name(name): name for name in names}
+    columns = [name if name in names else plain.get(plain_name(name), name) for name in columns]
+    if absent := [name for name in columns if name not in names]:
+        raise UserError(f"--columns has {absent[0]}, which is no column{suggestion(absent[0], names, 'found')}")
+    if len(columns) == 1:
+        return [keys for keys in choices if columns[0] in keys.values()] or [{"column": columns[0]}]
+    return [asking(columns[:1], columns[1])] if columns else list(choices)
+
+
+def check_named(place: str, choices: Sequence[Mapping], names: Sequence[str], tuning: Tuning | None) -> None:
+    """Raise UserError if a column was chosen as text without a name that says so.
+
+    A model that is trained from nothing takes any column of text, but not one beside a prompt without a response, or a
+    response without a prompt: there, the name of the other column may be misspelled.
+    """
+    texts = [keys["column"] for keys in choices if "column" in keys]
+    if choices[0].get("column", TEXT).lower() == TEXT:
+        return
+    halves = {plain_name(name) for name in names} & {*PROMPTS, *RESPONSES}
+    if not tuning and (not halves or len(texts) == 1 or len(texts) < len(choices)):
+        return
+    header = ", after a first line with names if there is none" if format_of(place) == "csv" else ""
+    shown = ", ".join(map(describe, names[:5])) + (", ..." if len(names) > 5 else "")
+    raise UserError(
+        f"{place} has the columns {shown}, which are not the names that prompts, responses, messages or texts "
+        f"usually have; allowed: --columns PROMPT,RESPONSE, or --columns TEXT{header}."
+    )
+
+
 def form_of(keys: Mapping, tuning: Tuning | None = None) -> Form:
     """Return how rows become documents by keys of a source, such as `column`."""
     template, chat = tuning.template if tuning else GEMMA, None
@@ -106,8 +115,12 @@ def form_of(keys: Mapping, tuning: Tuning | None = None) -> Form:
     return Form("corpus", keys, chat)
 
 
-def choose_tables(files: Sequence[str], tuning: Tuning | None) -> tuple[list[dict], list[str], list[str]]:
+def choose_tables(
+    files: Sequence[str], columns: Sequence[str], tuning: Tuning | None
+) -> tuple[list[dict], list[str], list[str]]:
     """Return the keys that say what is text in tables, those of most text first, and the files that the first fit.
+
+    columns  that the command line names: one of text or conversations, or one of prompts and one of responses
 
     The names of the columns are last; none for files without rows. Raises UserError for a column that is not there.
     """
@@ -119,8 +132,10 @@ def choose_tables(files: Sequence[str], tuning: Tuning | None) -> tuple[list[dic
             amounts[keys] += int(characters * per_character)
     choices = [json.loads(keys) for keys, _ in amounts.most_common()]
     names = list(dict.fromkeys(chain(*(chain(*some[:1]) for some in rows.values()))))
-    if tuning and files:
-        choices = tuning.choose(choices, names)
+    if files:
+        choices = choose_named(columns, choices, names)
+    if tuning:
+        choices = tuning.choose(choices)
     needed = set(form_of(choices[0], tuning).columns) if choices else {""}
     fitting = [file for file in files if needed <= set(chain(*rows[file][:1]))]
     if choices and not fitting:

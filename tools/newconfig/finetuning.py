@@ -4,7 +4,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -79,14 +79,14 @@ class Base:
         """Whether it answers messages: it has a chat template of its own, or a name of such models."""
         return self.template not in (GEMMA, PLAIN) or bool(INSTRUCT.search(self.name))
 
-    def tuning(self, columns: Sequence[str]) -> Tuning:
+    def tuning(self) -> Tuning:
         """Return what it makes of rows: conversations, if it answers messages and its chat template is known."""
         if self.template == PLAIN:
             self.notes.append(
                 f"the chat template of {self.name}, if it has one, is not known, so rows become prompts and responses "
                 "without its markers; messages and chat_template of finetune.text name it"
             )
-        return Tuning(self.instructed and self.template != PLAIN, self.template, columns)
+        return Tuning(self.instructed and self.template != PLAIN, self.template)
 
     def tokens(self) -> tuple[Callable[[str], int], str]:
         """Return what counts the tokens of a text, and how it does so, in words."""

@@ -15,7 +15,16 @@ from tpulm.corpus.rows import Document
 from tpulm.corpus.sources import expand, format_of
 from tpulm.specs.scores import FEWEST
 
-from newconfig.columns import ROWS, Tuning, check_conversations, choose_tables, form_of, forms_of
+from newconfig.columns import (
+    ROWS,
+    Tuning,
+    check_conversations,
+    check_named,
+    choose_named,
+    choose_tables,
+    form_of,
+    forms_of,
+)
 from newconfig.files import find_files, globs_of, text_size
 from newconfig.hub import HUB, read_dataset
 
@@ -66,18 +75,23 @@ class Text:
         self.found += f"characters; {repeated:.0%} of the spaces follow a space" if self.runs else "characters"
 
 
-def look(paths: Sequence[str], tuning: Tuning | None = None) -> Text:
-    """Return what a config needs to know about files, folders and globs, or about a dataset. Raises UserError."""
+def look(paths: Sequence[str], columns: Sequence[str] = (), tuning: Tuning | None = None) -> Text:
+    """Return what a config needs to know about files, folders and globs, or about a dataset. Raises UserError.
+
+    columns  that the command line names; tuning  what a model that is finetuned makes of rows
+    """
     place = ", ".join(paths[:3])
     if not any(path.startswith(HUB) for path in paths):
-        return look_at_files(place, paths, tuning)
+        return look_at_files(place, paths, columns, tuning)
     source, rows, test, share = read_dataset(place)
     choices = [json.loads(keys) for keys, _ in Counter(forms_of(rows)).most_common()]
     if not choices:
         raise UserError(NO_COLUMN.format(place))
+    choices = choose_named(columns, choices, list(rows[0]))
     if tuning:
-        choices = tuning.choose(choices, list(rows[0]))
-        tuning.check(place, choices[0], list(rows[0]))
+        choices = tuning.choose(choices)
+    if not columns:
+        check_named(place, choices, list(rows[0]), tuning)
     convert = form_of(choices[0], tuning).document_of
     found, least = f"{place} at {source['revision']}", FEWEST if tuning else LEAST
     text = Text(place, source | choices[0], map(convert, repeat(place), rows), share, found, [chosen(choices)], least)
@@ -85,15 +99,15 @@ def look(paths: Sequence[str], tuning: Tuning | None = None) -> Text:
     return text
 
 
-def look_at_files(place: str, paths: Sequence[str], tuning: Tuning | None) -> Text:
+def look_at_files(place: str, paths: Sequence[str], columns: Sequence[str], tuning: Tuning | None) -> Text:
     """Return what a config needs to know about files: .txt files, or tables, whichever has more text."""
     by_glob, repeated = find_files(paths)
     files = sorted(chain.from_iterable(by_glob.values()))
     plain = [file for file in files if format_of(file) == "text"]
     tables = [file for file in files if format_of(file) != "text"]
-    if tuning and tuning.columns and not tables:
-        raise UserError(f"--columns is {','.join(tuning.columns)}, and {place} has no columns; allowed: files of rows.")
-    choices, fitting, names = choose_tables(tables, tuning)
+    if columns and not tables:
+        raise UserError(f"--columns is {','.join(columns)}, and {place} has no columns; allowed: files of rows.")
+    choices, fitting, names = choose_tables(tables, columns, tuning)
     if not plain and not choices:
         if not names:
             raise UserError(f"{files[0]} has no rows; allowed: files with rows.")
@@ -101,8 +115,8 @@ def look_at_files(place: str, paths: Sequence[str], tuning: Tuning | None) -> Te
         raise UserError(NO_COLUMN.format(files[0]))
     group = max(plain, fitting, key=lambda group: sum(map(text_size, group)))
     keys, notes = (choices[0], [chosen(choices)]) if group is fitting else ({"sample_by": unit_of(plain)}, [])
-    if tuning and group is fitting:
-        tuning.check(fitting[0], keys, names)
+    if group is fitting and not columns:
+        check_named(fitting[0], choices, names, tuning)
     if len(keys.get("column", "")) > LONGEST_NAME:
         notes.append("the first line is taken as the names of columns; a file without names loses its first row")
     splits, size = globs_of(by_glob, group), sum(map(text_size, group))

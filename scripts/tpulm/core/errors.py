@@ -4,7 +4,7 @@ import difflib
 import json
 import re
 import unicodedata
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 LONGEST = 2000  # characters of a sentence; data can have names of any length
 CONTROL = {"Cc", "Cs", "Zl", "Zp"}  # categories of Unicode: what a terminal, or a reader of lines, takes for a command
@@ -42,8 +42,13 @@ def first_line(error: BaseException) -> str:
 
 def suggestion(name: str, known: Collection[str], others: str) -> str:
     """Return the end of a sentence on an unknown name: the known one that it resembles, else `others` and all known."""
+    return did_you_mean(name, known) or f"; {others}: {', '.join(known)}."
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence on an unknown name that resembles a known one, "" if it resembles none."""
     near = difflib.get_close_matches(name, known, 1)
-    return f'; did you mean "{near[0]}"?' if near else f"; {others}: {', '.join(known)}."
+    return f'; did you mean "{near[0]}"?' if near else ""
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
