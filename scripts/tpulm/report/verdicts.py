@@ -260,7 +260,8 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any], lead: f
         every = f"{run['key']}.checkpoint_every: {last}"
         return f"With only one checkpoint, it cannot be seen whether it was still learning: {longer}, with {every}."
     if warning:
-        return f"Try three times {run['key']}.learning_rate, or a third of it, then more steps."
+        rate, key = run["learning_rate"], f"{run['key']}.learning_rate"
+        return f"Try {key}: {3 * rate:.2g} or {rate / 3:.2g} instead of {rate:.2g}, then more steps."
     if course.train and run["stage"] != "finetune" and loss > (1 + GAP) * course.train[-1]:
         known = f"loss {course.train[-1]:.2f} in training, {loss:.2f} in validation"
         return f"It knows its training text better than held-out text ({known}): train on more text."
