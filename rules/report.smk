@@ -48,6 +48,7 @@ rule write_report:
         results=TOLD,
         plans=lambda w: [name for name in PLAN_FILES if PATHS.exists(name)],
         scores=lambda w: [file for file in EVALUATED.files if file.endswith("scores.json")],
+        history=lambda w: HISTORY,
         templates=[PATHS.source(path) for path in PAGE_FILES],
     output:
         page=report(

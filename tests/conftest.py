@@ -169,6 +169,7 @@ FIRST = [
     "harness",
     "hosts",
     "without_tensorflow",
+    "docs",
     "mlm_jax",
     "tpu_vm",
     "workflow",

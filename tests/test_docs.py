@@ -155,14 +155,25 @@ def test_the_commands_of_a_page_run_as_pasted(path, trained, tmp_path):
     assert done.returncode == 0, f"{script}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 
-@pytest.mark.long
-def test_the_quickstart_notebook_runs(tmp_path):
-    """As on a machine of a cloud: a clone, set up, the example run, a change, prompts."""
+def execute(notebook: str, workflow: Workflow, folder: Path, **environment: str) -> None:
+    """Execute a notebook in a folder; in place of its git and make, scripts copy a workflow and link an environment."""
     subprocess.run(["make", ".venv-docs/ready"], check=True, cwd=ROOT)
-    (tmp_path / "quickstart.ipynb").write_bytes((DOCS / "notebooks/quickstart.ipynb").read_bytes())
-    command = [ROOT / ".venv-docs/bin/jupyter", "execute", "--inplace", "--timeout=3600", "quickstart.ipynb"]
-    environment = os.environ | {"REPOSITORY": str(ROOT)}
-    subprocess.run(command, check=True, cwd=tmp_path, env=environment)
+    commands = folder / "bin"
+    commands.mkdir()
+    venv = Path(sys.executable).parents[1]
+    for name, line in (("git", f"cp -a {workflow.folder} workflow"), ("make", f"ln -s {venv} .venv")):
+        (commands / name).write_text(f"#!/bin/sh\n{line}\n")
+        (commands / name).chmod(0o755)
+    shutil.copy(DOCS / f"notebooks/{notebook}.ipynb", folder)
+    command = [ROOT / ".venv-docs/bin/jupyter", "execute", "--inplace", "--timeout=3600", f"{notebook}.ipynb"]
+    path = f"{commands}:{os.environ['PATH']}"
+    subprocess.run(command, check=True, cwd=folder, env=os.environ | environment | {"PATH": path})
+
+
+@pytest.mark.long
+def test_the_quickstart_notebook_runs(finished_workflow, tmp_path):
+    """From the finished example run: the report, a change, prompts."""
+    execute("quickstart", finished_workflow, tmp_path)
     ran = tmp_path / "workflow/results"
     assert (ran / "report.html").exists() and (ran / "compare/runs.csv").exists()
     assert "learning_rate: 1e-2" in (tmp_path / "workflow/config.yaml").read_text()
@@ -171,22 +182,12 @@ def test_the_quickstart_notebook_runs(tmp_path):
 
 @pytest.mark.long
 def test_the_notebook_of_gemma_runs_on_eight_devices(trained, tmp_path):
-    """With a model of the fixture, and without a network: in place of git and make are scripts."""
-    subprocess.run(["make", ".venv-docs/ready"], check=True, cwd=ROOT)
-    source, commands = Workflow(tmp_path / "source"), tmp_path / "bin"
-    commands.mkdir()
-    venv = Path(sys.executable).parents[1]
-    for name, line in (("git", f"cp -r {source.folder} workflow"), ("make", f"ln -s {venv} .venv")):
-        (commands / name).write_text(f"#!/bin/sh\n{line}\n")
-        (commands / name).chmod(0o755)
+    """With a model of the fixture, and without a network."""
     rows = [{"prompt": f"What is after {number}?", "response": f"It is {number + 1}."} for number in range(100)]
     (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    (tmp_path / "gemma.ipynb").write_bytes((DOCS / "notebooks/gemma-lora.ipynb").read_bytes())
     settings = {"MODEL": str(trained / "results/base/small/preset"), "DATA": str(tmp_path / "rows.jsonl")}
     settings |= {"ACCELERATOR": "v5e-8", ANY_DEVICES: "1", "KAGGLE_USERNAME": "x", "KAGGLE_KEY": "x"}
-    environment = os.environ | settings | {"PATH": f"{commands}:{os.environ['PATH']}"}
-    command = [ROOT / ".venv-docs/bin/jupyter", "execute", "--inplace", "--timeout=3600", "gemma.ipynb"]
-    subprocess.run(command, check=True, cwd=tmp_path, env=environment)
+    execute("gemma-lora", Workflow(tmp_path / "source"), tmp_path, **settings)
     results = tmp_path / "workflow/experiments/gemma/results"
     timings = [path.read_text() for path in (results / "finetune/gemma/checkpoints").glob("*/timings.csv")]
     assert timings and all('""cpu"": 8' in text for text in timings) and (results / "report.html").exists()

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 
 import pytest
 from tpulm.report.sources import Sources
@@ -28,8 +29,11 @@ def loss(value, baselines, text="corpus", split="test"):
 def judged(tmp_path):
     """Return a function that gives the sentence on a run, and whether it is a warning."""
 
-    def judge(stage, losses_of_tokens, scores=(), losses=(5.0, 4.0), train=4.0, characters=1_000_000, made_of=()):
+    def judge(
+        stage, losses_of_tokens, scores=(), losses=(5.0, 4.0), train=4.0, characters=1_000_000, made_of=(), kept=()
+    ):
         files = {"corpus/corpus.json": {"splits": {"train": {"characters": characters}}}}
+        files |= {f"history/{stage}/one.json": kept} if kept else {}
         for number, loss in enumerate(losses, start=1):
             state = {"step": 100 * number, "stopped_at": None, "evaluation": {"loss": loss}}
             files[f"{stage}/one/checkpoints/{100 * number:08d}/state.json"] = state
@@ -60,6 +64,16 @@ def masked(value):
 def tuned(before, after, corpus=4.0):
     base = {"base model": before}
     return [loss(after, base, "finetune-text"), loss(corpus, {"base model": 4.0}, "corpus", "validation")]
+
+
+@pytest.mark.parametrize("items", [1000, 999])
+def test_the_run_before_is_named_by_its_score_and_what_was_other_in_it(judged, items):
+    recipes = {"steps": 120, "schedule": {"warmup_steps": 2}, "seed": 0}, {"steps": 240, "schedule": {}, "seed": 0}
+    before = asdict(loss(6.01, {})) | {"items": items}
+    kept = [{"recipe": recipe, "metrics": {"scores": [before]}, "scores": []} for recipe in recipes]
+    said, _ = judged("mlm", masked(5.81), kept=kept)
+    assert (" The run before it with another schedule and steps: 120 had 6.01. " in said) == (items == 1000)
+    assert "run before" not in judged("mlm", masked(5.81), kept=kept[1:])[0]
 
 
 def test_a_masked_model_stands_beside_token_frequencies(judged):

@@ -3,6 +3,7 @@
 input.results     files of the page below results/
 input.plans       results/plan/{planned}/{topology}.json that exist
 input.scores      scores.json of every evaluation
+input.history     each run and earlier runs of its name, see scripts/archive/keep_run.py
 input.templates   templates, style and script of the page
 output.page       HTML
 output.jobs       jobs.json, see tpulm.report.jobs.account
@@ -25,7 +26,7 @@ from tpulm.report.verdicts import verdicts
 
 with job(snakemake.log[0], "report") as say:
     recipe = snakemake.params.recipe
-    files = [*snakemake.input.results, *snakemake.input.plans, *snakemake.input.scores]
+    files = [file for kind in ("results", "plans", "scores", "history") for file in snakemake.input[kind]]
     results = Path(snakemake.output.page).parent
     sources = Sources({Path(file).relative_to(results).as_posix(): Path(file) for file in files})
     # Logs of live metrics are no artifacts, and exist only on machines on which runs were trained.

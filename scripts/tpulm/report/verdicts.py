@@ -15,8 +15,9 @@ from typing import Any
 from tpulm.report.curves import held_out
 from tpulm.report.sources import Sources
 from tpulm.specs.artifacts import MANIFEST, TEST
-from tpulm.specs.scores import BITS_PER_BYTE, RESPONSES, WORSE, Score, find_scores
+from tpulm.specs.scores import BITS_PER_BYTE, LOSS, RESPONSES, TOKENS, WORSE, Score, find_scores, scores_in
 from tpulm.training.standing import FORGOTTEN, MUCH, RIGHT, forgotten, standing
+from tpulm.workflow.reasons import differences
 
 # Relative changes of the validation loss below this count as none.
 CHANGE = 0.01
@@ -38,6 +39,12 @@ UNKNOWN, WHITESPACE = 0.001, 0.2
 USED, TOKENS_PER_PIECE = 0.5, 10
 # Limit of the share of padding in records.
 PADDING = 0.5
+# The score of a run that is compared with that of its earlier run, by stage.
+COMPARED = {
+    "mlm": {"group": TOKENS, "metric": LOSS, "split": TEST},
+    "base": {"metric": BITS_PER_BYTE, "set": "corpus", "split": TEST},
+    "finetune": {"metric": BITS_PER_BYTE, "set": "finetune-text", "split": TEST},
+}
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,7 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
             run["stage"], own_scores + run["losses"], corpus["splits"]["train"].get("characters")
         )
         next_step = advice(course_of(run, sources), warning, run, lead_of_ngrams(run["stage"], own_scores))
+        assessment = f"{assessment} {earlier_score(run, own_scores + run['losses'], sources)}".rstrip()
         responses = None if warning else next((score for score in own_scores if score.group == RESPONSES), None)
         if responses and not responses.few and (responses.high or responses.value) >= RIGHT:
             next_step = DONE[responses.value >= RIGHT]
@@ -89,6 +97,21 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
         sentences = assessment, first, next_step, retention
         results.append(Verdict(run["label"], " ".join(filter(None, sentences)), warning))
     return results
+
+
+def earlier_score(run: Mapping[str, Any], scores: Iterable[Score], sources: Sources) -> str:
+    """Return the score of the earlier run of this name on the same items, with its values of the keys that differ."""
+    *earlier, kept = sources.json(f"history/{run['label']}.json") or [None]
+    score = next(find_scores(scores, **COMPARED[run["stage"]]), None)
+    if not earlier or score is None:
+        return ""
+    before = scores_in(earlier[-1]["metrics"]) + scores_in({"scores": earlier[-1]["scores"]})
+    other = next(find_scores(before, **COMPARED[run["stage"]], items=score.items), None)
+    if other is None:
+        return ""
+    changes = differences(earlier[-1]["recipe"], kept["recipe"])
+    values = [f"another {key}" if isinstance(old, dict) else f"{key}: {old}" for key, (old, _) in changes.items()]
+    return f"The run before it{' with ' * bool(values)}{' and '.join(values)} had {other.value:.2f}."
 
 
 def of_tokenizer(sources: Sources) -> Iterator[Verdict]:
