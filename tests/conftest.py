@@ -169,7 +169,6 @@ FIRST = [
     "harness",
     "hosts",
     "without_tensorflow",
-    "docs",
     "mlm_jax",
     "tpu_vm",
     "workflow",

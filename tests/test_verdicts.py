@@ -29,9 +29,7 @@ def loss(value, baselines, text="corpus", split="test"):
 def judged(tmp_path):
     """Return a function that gives the sentence on a run, and whether it is a warning."""
 
-    def judge(
-        stage, losses_of_tokens, scores=(), losses=(5.0, 4.0), train=4.0, characters=1_000_000, made_of=(), kept=()
-    ):
+    def judge(stage, tokens, scores=(), losses=(5.0, 4.0), train=4.0, characters=1_000_000, made_of=(), kept=()):
         files = {"corpus/corpus.json": {"splits": {"train": {"characters": characters}}}}
         files |= {f"history/{stage}/one.json": kept} if kept else {}
         for number, loss in enumerate(losses, start=1):
@@ -47,7 +45,7 @@ def judged(tmp_path):
         sources.read[f"{stage}/one/history.csv"] = history
         named = {"stage": stage, "label": f"{stage}/one", "key": f"{stage}.one", "folder": f"{stage}/one"}
         run = named | {"base": "base/a", "learning_rate": 0.003, "figures": {"epochs": 12.0}}
-        run["losses"] = losses_of_tokens
+        run["losses"] = tokens
         scores = [{"model": f"{stage}/one", "score": one} for one in scores]
         *before, verdict = verdicts([*made_of, run], scores, sources)
         assert len(before) == len(made_of)
