@@ -183,7 +183,7 @@ def test_weights_that_are_sharded_over_the_batch_are_gathered_block_by_block(tmp
     assert 0 < sent["collective-permute"] <= 2 * (2 * weights) * 7 / 8
     assert set(sent) == {"all-gather", "collective-permute", "all-reduce"}
     assert sent["all-reduce"] == pytest.approx(2 * (2 * 4 * 1024 * 256) * 7 / 8, rel=0.1)
-    # By keras-hub's layout of Gemma: records stay. The parts are turns of a loop; future tokens are computed, and masked.
+    # By keras-hub's layout of Gemma: records stay. Parts are turns of a loop; future tokens are computed, and masked.
     assert 1 < 8 * table["cost"]["flops"] / table["model_flops_per_step"] < 1.2
     assert table["cost"]["collective_bytes"]["all-gather"] < 4 * 2 * (8 * table["memory"]["weights"]) * 7 / 8
 
