@@ -111,7 +111,7 @@ def earlier_score(run: Mapping[str, Any], scores: Iterable[Score], sources: Sour
         return ""
     changes = differences(earlier[-1]["recipe"], kept["recipe"])
     values = [f"another {key}" if isinstance(old, dict) else f"{key}: {old}" for key, (old, _) in changes.items()]
-    return f"The run before it{' with ' * bool(values)}{' and '.join(values)} had {other.value:.2f}."
+    return f"Before{', with ' * bool(values)}{' and '.join(values)}, it had {other.value:.2f}."
 
 
 def of_tokenizer(sources: Sources) -> Iterator[Verdict]:
