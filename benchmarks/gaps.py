@@ -67,7 +67,7 @@ def recipe_rows(longest: float) -> list[str]:
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     missed = []
-    for file, run, slice_, step in planned():
+    for key, run, slice_, step in planned():
         steps = run.recipe["checkpoint_every"]
         gap, segment = longest + moved_bytes(run) / RATE, steps * step
         share = gap / (gap + segment)
@@ -75,7 +75,7 @@ def recipe_rows(longest: float) -> list[str]:
         if miss:
             missed.append((segment, steps >= run.recipe["steps"]))
         cells = [f"{steps:,}", f"{step * 1e3:,.1f} ms", f"{segment / 60:,.1f}", f"{gap:.0f} s", f"{share:.2%}{miss}"]
-        rows.append(f"| {file}: `{run.key}` | {slice_} | {' | '.join(cells)} |")
+        rows.append(f"| {key} | {slice_} | {' | '.join(cells)} |")
     if missed:
         longest_missed, whole = max(segment for segment, _ in missed), sum(alone for _, alone in missed)
         rows += [
@@ -95,12 +95,14 @@ def with_plans_of_today(text: str) -> str:
 
 
 def planned() -> list[tuple[str, Run, str, float]]:
-    """Return recipe, run, slice and estimated seconds of a step of what benchmarks/recipes.py has planned on JAX."""
+    """Return recipe with key, run, slice and estimated seconds of a step of what recipes.py has planned on JAX."""
     found = []
     for name, runs in (read_json(PLANS) if PLANS.is_file() else {}).items():
         by_key = {run.key: run for run in Outline(read_config([str(ROOT / "recipes" / name)], {})).runs.values()}
         for key, slices in runs.items():
+            run = by_key.get(key.partition(", ")[0])  # of a run with phases, one plan for each
             for slice_, plan in slices.items():
-                if plan["planned"] and key in by_key and by_key[key].backend == "jax":
-                    found.append((name, by_key[key], slice_, of_roofs(plan["seconds"])["estimated_seconds"]))
+                if plan["planned"] and run and run.backend == "jax":
+                    step = of_roofs(plan["seconds"])["estimated_seconds"]
+                    found.append((f"{name}: `{key}`", run, slice_, step))
     return found
