@@ -64,7 +64,7 @@ def test_an_archive_answers_alone(archived):
     assert all(train["inputs"].values()) and all(train["code"].values())
     # Every file that there is, but what is no artifact of `all`.
     there = {str(path.relative_to(archived.folder)) for path in (archived / "results").rglob("*") if path.is_file()}
-    kept = ("results/archive/", "results/history/", "results/jobs/")  # what stays when a run is made anew
+    kept = ("results/archive/", "results/jobs/")  # what stays when a run is made anew
     there = {path for path in there if "/." not in path and not path.startswith(kept)}
     assert set(artifacts) == there
     for path, facts in artifacts.items():
