@@ -66,11 +66,11 @@ def tuned(before, after, corpus=4.0):
 
 @pytest.mark.parametrize("items", [1000, 999])
 def test_a_verdict_has_the_score_and_the_keys_of_the_run_before(judged, items):
-    recipes = {"steps": 120, "schedule": {"warmup_steps": 2}, "seed": 0}, {"steps": 240, "schedule": {}, "seed": 0}
+    recipes = {"alpha": None, "schedule": {"warmup_steps": 2}, "steps": 9}, {"alpha": 4.0, "schedule": {}, "steps": 9}
     before = asdict(loss(6.01, {})) | {"items": items}
     kept = [{"recipe": recipe, "metrics": {"scores": [before]}, "scores": []} for recipe in recipes]
     said, _ = judged("mlm", masked(5.81), kept=kept)
-    assert (" Before, with another schedule and steps: 120, it had 6.01. " in said) == (items == 1000)
+    assert (" Before, with alpha: none and another schedule, it had 6.01. " in said) == (items == 1000)
     assert "Before" not in judged("mlm", masked(5.81), kept=kept[1:])[0]
 
 

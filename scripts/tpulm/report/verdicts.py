@@ -17,7 +17,7 @@ from tpulm.report.sources import Sources
 from tpulm.specs.artifacts import MANIFEST, TEST
 from tpulm.specs.scores import BITS_PER_BYTE, LOSS, RESPONSES, TOKENS, WORSE, Score, find_scores, scores_in
 from tpulm.training.standing import FORGOTTEN, MUCH, RIGHT, forgotten, standing
-from tpulm.workflow.reasons import differences
+from tpulm.workflow.reasons import are_mappings, differences, format_value
 
 # Relative changes of the validation loss below this count as none.
 CHANGE = 0.01
@@ -110,7 +110,10 @@ def earlier_score(run: Mapping[str, Any], scores: Iterable[Score], sources: Sour
     if other is None:
         return ""
     changes = differences(earlier[-1]["recipe"], kept["recipe"])
-    values = [f"another {key}" if isinstance(old, dict) else f"{key}: {old}" for key, (old, _) in changes.items()]
+    values = [
+        f"another {key}" if isinstance(old, dict) or are_mappings(old) else f"{key}: {format_value(old)}"
+        for key, (old, _) in changes.items()
+    ]
     return f"Before{', with ' * bool(values)}{' and '.join(values)}, it had {other.value:.2f}."
 
 
