@@ -170,7 +170,6 @@ def test_a_plan_compiles_the_kernel_of_attention(compiled):
     assert "reduce-scatter" in fused["cost"]["collective_bytes"]  # as tests/test_cost_model.py has it
 
 
-@pytest.mark.long
 @compiler
 def test_weights_that_are_sharded_over_the_batch_are_gathered_block_by_block(tmp_path):
     """With remat: in each part forward and backward, and gradients are scattered; activations stay where they are."""

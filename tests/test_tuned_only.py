@@ -141,8 +141,7 @@ def test_greedy_generation_follows_the_logits(made, name):
     check_greedy(made(name) / "preset", 24)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", QUICK)
 def test_adapters_train_on_eight_devices_as_planned(made, packed, name):
     import jax
     from tpulm.models import sharding
