@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
 
 from tpulm.config.outline import Run, checkpoint_period
 from tpulm.core import bucket
@@ -10,6 +11,39 @@ from tpulm.core.accelerators import IDLE_MINUTES, is_tpu, topology
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import CHECKPOINT_FILES
 from tpulm.specs.record_arrays import HELD_OUT_RECORDS
+
+
+class RunToPlan(TypedDict):
+    """A run, also of a model on a task: what plans, budget and disk checks need.
+
+    key          of the config, for a run on a task also its path
+    path, folder  of its results; folder with the prefix of a module, if this is one
+    segments     how many there are in all; checkpoint_every, evaluate_every  in steps
+    keep_checkpoints, checkpoint_bytes  which ones stay, and the size of one
+    recipe       of its plans; plans  their folder
+    accelerator  None if this machine trains, without a TPU; requested  that of the config
+    """
+
+    key: str
+    path: str
+    folder: str
+    segments: int
+    checkpoint_every: int
+    evaluate_every: int | None
+    keep_checkpoints: str
+    checkpoint_bytes: int
+    recipe: dict[str, Any]
+    accelerator: str | None
+    requested: str | None
+    plans: str
+
+
+class PendingRun(RunToPlan):
+    """A run with something to train: the numbers of jobs, steps, and checkpoints on the disk at once."""
+
+    jobs: int
+    steps: int
+    checkpoints: int
 
 
 def plan_recipe(runs: Sequence[Run]) -> dict:
@@ -24,10 +58,9 @@ OTHER = (
 )  # fmt: skip
 
 
-def unfinished(runs: list[dict], summary: list[dict[str, str]]) -> Counter:
+def unfinished(runs: list[RunToPlan], summary: list[dict[str, str]]) -> Counter:
     """Return the number of segments that each run has to train, by the key of the run.
 
-    runs     as `Start.runs_to_plan` lists them
     summary  as tpulm.release.untracked has it
     """
     todo = [f"/{row['output_file']}" for row in summary if row["plan"] == "update pending"]
@@ -35,20 +68,19 @@ def unfinished(runs: list[dict], summary: list[dict[str, str]]) -> Counter:
     return Counter(run["key"] for run in runs for path in states if f"/{run['folder']}/checkpoints/" in path)
 
 
-def pending(runs: list[dict], segments: Mapping[str, int]) -> list[dict]:
-    """Return the runs with something to train, with the numbers of jobs, steps, and checkpoints at once.
+def pending(runs: list[RunToPlan], segments: Mapping[str, int]) -> list[PendingRun]:
+    """Return the runs with something to train.
 
-    runs      as `Start.runs_to_plan` lists them
     segments  number of segments to train, by the key of the run
     """
     return [
-        run | {"jobs": todo, "steps": todo * run["checkpoint_every"], "checkpoints": most_at_once(run, todo)}
+        {**run, "jobs": todo, "steps": todo * run["checkpoint_every"], "checkpoints": most_at_once(run, todo)}
         for run in runs
         if (todo := segments.get(run["key"]))
     ]
 
 
-def most_at_once(run: dict, todo: int) -> int:
+def most_at_once(run: RunToPlan, todo: int) -> int:
     """Return the maximum number of checkpoints of a run's last `todo` segments on the disk at once."""
     last = run["segments"]
     every = checkpoint_period(run["keep_checkpoints"], last)
@@ -56,8 +88,8 @@ def most_at_once(run: dict, todo: int) -> int:
     return min(todo, stay + 1)  # one more while the last is written
 
 
-def plan_of(run: dict, name: str) -> dict | None:
-    """Return the plan of a run, as `pending` lists it, on a slice; None without a plan of the same step."""
+def plan_of(run: RunToPlan, name: str) -> dict | None:
+    """Return the plan of a run on a slice; None without a plan of the same step."""
     try:
         (plan,) = map(json.loads, bucket.read_objects([f"{run['plans']}/{name}.json"]))
         is_current = step_of(plan["recipe"]) == step_of(run["recipe"])
@@ -87,7 +119,7 @@ ITEMS = {
 }
 
 
-def hours_by_item(run: dict, name: str) -> dict[str, float] | None:
+def hours_by_item(run: PendingRun, name: str) -> dict[str, float] | None:
     """Return the hours that a run's pending steps take on a slice, by ITEMS; None without a plan.
 
     The slice is a TPU VM's, which is paid from its creation until it is deleted.
@@ -120,7 +152,7 @@ def hours_of_last(plan: dict, steps: int) -> float:
     return hours
 
 
-def totals(to_train: list[dict], topologies: list[str], prices: Mapping[str, float]) -> list[str]:
+def totals(to_train: list[PendingRun], topologies: list[str], prices: Mapping[str, float]) -> list[str]:
     """Return the lines of a table per slice: hours and cost of all pending steps there, one run after another.
 
     prices  per hour of each slice, of the current config: a plan may be older than its price
@@ -149,11 +181,8 @@ def totals(to_train: list[dict], topologies: list[str], prices: Mapping[str, flo
     return lines
 
 
-def check_budget(to_train: list[dict], limit: float | None, prices: Mapping[str, float]) -> None:
-    """Raise UserError if a run cannot train on its slice, or the sum of `hours_by_item` costs more than `limit`.
-
-    to_train  with `accelerator`, the slice in the config, None without one
-    """
+def check_budget(to_train: list[PendingRun], limit: float | None, prices: Mapping[str, float]) -> None:
+    """Raise UserError if a run cannot train on its slice, or the sum of `hours_by_item` costs more than `limit`."""
     spent = estimated = 0.0
     for run in to_train:
         name, where = run["accelerator"], run["recipe"]["where"]
@@ -186,7 +215,7 @@ def check_budget(to_train: list[dict], limit: float | None, prices: Mapping[str,
         )
 
 
-def unplannable(run: dict, name: str) -> str | None:
+def unplannable(run: RunToPlan, name: str) -> str | None:
     """Return why there can be no plan of a run on an accelerator of the config, None if there can."""
     if run["recipe"].get("backend") == "tensorflow":
         return "its plan is of the step on JAX, but it trains on TensorFlow"

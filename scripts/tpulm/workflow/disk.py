@@ -21,6 +21,7 @@ from tpulm.config.model_sizes import (
 from tpulm.config.outline import Model, Outline, Run
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import GGUF_TYPES
+from tpulm.workflow.budget import PendingRun
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,11 @@ def saved(model: Model) -> dict[str, int]:
 
 
 def needs_of(
-    jobs: Iterable[Any], outline: Outline, all_runs: Mapping[str, Run], to_train: Iterable[Mapping]
+    jobs: Iterable[Any], outline: Outline, all_runs: Mapping[str, Run], to_train: Iterable[PendingRun]
 ) -> list[Need]:
     """Return the needs of disk space of the results of jobs.
 
-    all_runs  by path, also of models on tasks; to_train  as `tpulm.workflow.budget.pending` lists them
+    all_runs  by path, also of models on tasks
     """
     outputs = {from_results(str(path)) for job in jobs for path in job.output}
     trained = [(all_runs[todo["path"]], todo) for todo in to_train]
@@ -77,11 +78,8 @@ def needs_of(
     return needs + grouped("models", ((size, assumed(model)) for model, path, size in models if path in outputs))
 
 
-def checkpoints(run: Run, todo: Mapping) -> Need:
-    """Return the most space that the checkpoints and a snapshot of a run need at once.
-
-    todo  of the run, see `tpulm.workflow.budget.pending`
-    """
+def checkpoints(run: Run, todo: PendingRun) -> Need:
+    """Return the most space that the checkpoints and a snapshot of a run need at once."""
     number, size = todo["checkpoints"], todo["checkpoint_bytes"]
     snapshot = weight_bytes(run) + optimizer_bytes(run)
     keep = run.recipe["keep_checkpoints"]

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from tpulm.core.accelerators import ANY_DEVICES, is_tpu
 from tpulm.core.devices import gpu_here, tpu_here
 from tpulm.core.errors import UserError
 from tpulm.workflow import disk, tracking, upgrade
-from tpulm.workflow.budget import check_budget, pending, plan_recipe
+from tpulm.workflow.budget import PendingRun, RunToPlan, check_budget, pending, plan_recipe
 from tpulm.workflow.checks import check_folders, check_shards, preflight, requests
 from tpulm.workflow.paths import Paths
 from tpulm.workflow.trackers import absent, check_installed
@@ -51,8 +51,8 @@ def say(text: str) -> None:
     print(f"note: {text}", file=sys.stderr, flush=True)
 
 
-def tell_of_cpus(todo: list[dict]) -> None:
-    """Print a note on runs of `Start.to_train` that request no accelerator, though jobs run elsewhere."""
+def tell_of_cpus(todo: Iterable[PendingRun]) -> None:
+    """Print a note on runs that request no accelerator, though jobs run elsewhere."""
     keys = list(dict.fromkeys(run["recipe"]["where"] for run in todo if run["accelerator"] is None))
     if keys:
         which = requesting(keys)
@@ -71,7 +71,7 @@ def lacking(accelerator: str | None) -> str | None:
     return "TPU" if is_tpu(accelerator) else "GPU"
 
 
-def check_this_machine(todo: Iterable[Mapping]) -> None:
+def check_this_machine(todo: Iterable[RunToPlan]) -> None:
     """Raise UserError for a run that this machine trains and that requests a kind of accelerator it does not have."""
     for run in todo:
         if kind := lacking(run["requested"]):
@@ -210,8 +210,8 @@ class Start:
         if bucket.remote(records := self.place.located("<results>/jobs")):
             or_exit(ledger.combine, Path(ledger.COPIES, records.removeprefix(bucket.SCHEME)))
 
-    def to_train(self, jobs: list) -> list[dict]:
-        """Return those of `runs_to_plan` that the jobs train, with what `budget.pending` adds."""
+    def to_train(self, jobs: list) -> list[PendingRun]:
+        """Return those of `runs_to_plan` that the jobs train."""
         keys = [
             " ".join(filter(None, (str(job.resources.get("run_key")), job.wildcards.get("chain"))))
             for job in jobs
@@ -220,16 +220,8 @@ class Start:
         segments = Counter(key.removeprefix(self.place.prefixed("")) for key in keys)
         return pending(self.runs_to_plan(), segments)
 
-    def runs_to_plan(self) -> list[dict]:
-        """Return a dictionary for every run, also of models on tasks: what plans, budget and disk checks need.
-
-        key          of the config, for a run on a task also its path
-        path, folder  of its results; folder with the prefix of a module, if this is one
-        segments     how many there are in all; checkpoint_every, evaluate_every  in steps
-        keep_checkpoints, checkpoint_bytes  which ones stay, and the size of one
-        recipe       of its plans; plans  their folder
-        accelerator  None if this machine trains, without a TPU; requested  that of the config
-        """
+    def runs_to_plan(self) -> list[RunToPlan]:
+        """Return every run, also of models on tasks."""
         here = self.workflow.local_exec and not tpu_here()
         return [
             {
