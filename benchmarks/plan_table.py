@@ -204,8 +204,9 @@ def measured(row: dict) -> float:
 
 
 def fit(programs: dict[str, dict], table: dict[str, dict], names: list[str]) -> tuple[float, ...]:
-    """Return the three factors, two digits each, with the least sum of squares of log(estimated / measured)."""
+    """Return the three factors, two digits each, by weighted least squares of log(estimated / measured)."""
     wanted = {name: measured(table[name]) for name in names}
+    weights = {name: table[name].get("weight", 1) for name in names}
     unique: dict[str, str] = {}
     for name in names:
         unique.setdefault(table[name].get("program", name), name)
@@ -216,7 +217,10 @@ def fit(programs: dict[str, dict], table: dict[str, dict], names: list[str]) -> 
             program: step_estimate(programs[name], slices[name], factors=tuple(factors))["estimated_seconds"]
             for program, name in unique.items()
         }
-        return sum(math.log(found[table[name].get("program", name)] / seconds) ** 2 for name, seconds in wanted.items())
+        return sum(
+            weights[name] * math.log(found[table[name].get("program", name)] / seconds) ** 2
+            for name, seconds in wanted.items()
+        )
 
     best = minimize(loss, START, method="Nelder-Mead", bounds=[(0.05, 1.0)] * 3, options={"xatol": 2e-3, "fatol": 1e-5})
     return tuple(float(round(value, 2)) for value in best.x)
