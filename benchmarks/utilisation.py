@@ -79,7 +79,7 @@ def compiled(row: dict, state: str, layers: int) -> list:
         jax_run.attention_of = lambda *_: Attention("plain", "as it was")
         token_losses.head_of = lambda _: None
     run = run_of(row)
-    return program_of(run, changed(run.plan(), row[state]), row["slice"], layers)
+    return program_of(run, changed(run.plan_recipe(), row[state]), row["slice"], layers)
 
 
 def abstract_of(run: Run, recipe: dict, slice_: str, layers: int) -> tuple[Any, int]:
@@ -150,7 +150,7 @@ def found_in(text: str, coordinates: list, known: dict, slice_: Topology) -> dic
 
 def origin(row: dict, state: str) -> str:
     """Return a hash of what the figures of a row follow from, see `recipe_hash`."""
-    return recipe_hash(changed(run_of(row).plan(), row[state]), row["slice"])
+    return recipe_hash(changed(run_of(row).plan_recipe(), row[state]), row["slice"])
 
 
 def recipe_hash(recipe: dict, slice_: str) -> str:

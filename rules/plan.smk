@@ -6,6 +6,7 @@ from tpulm.compat.snakemake import uses_conda
 from tpulm.workflow.budget import plan_recipe
 
 TOPOLOGIES = config["plan"]["topologies"]
+PLAN_FILES = [f"<results>/plan/{name}/{slice_}.json" for name in EVALUATED.runs_by_plan for slice_ in TOPOLOGIES]
 # The compiler is in this environment, or in the conda environment of the job.
 COMPILER = find_spec("libtpu") is not None or uses_conda(workflow)
 

@@ -20,10 +20,6 @@ REPEATED = [run for run in RUNS.values() if "published" in run.recipe]
 BESIDE_PUBLISHED = ["<results>/compare/published.json"] if REPEATED else []
 TOLD += BESIDE_PUBLISHED
 PAGE_FILES = sorted((ROOT / "report" / "page").iterdir())
-# The page shows existing plans and does not make new ones.
-PLAN_FILES = [
-    f"<results>/plan/{name}/{slice_}.json" for name in EVALUATED.runs_by_plan for slice_ in config["plan"]["topologies"]
-]
 # Existing base models are evaluated only with the harness.
 FETCHED_AND_SCORED = [BASES[name] for name in FETCHED_BASES if HARNESS]
 COMPARED = or_exit(comparisons, config, [*EVALUATED.of_text.ends.values(), *FETCHED_AND_SCORED])
@@ -46,6 +42,7 @@ rule write_report:
     localrule: bool(PATHS.bucket)
     input:
         results=TOLD,
+        # The page shows existing plans and does not make new ones.
         plans=lambda w: [name for name in PLAN_FILES if PATHS.exists(name)],
         scores=lambda w: [file for file in EVALUATED.files if file.endswith("scores.json")],
         history=lambda w: HISTORY,

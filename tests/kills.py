@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from conftest import Workflow, write_yaml
+from conftest import Workflow, outside, write_yaml
 from forked import Process
 from tpulm.config.reading import read_yaml
 from tpulm.core import files, ledger
@@ -72,10 +72,7 @@ def start(workflow: Workflow, *targets: str) -> subprocess.Popen:
     """Start a plain `snakemake` in a process group of its own."""
     command = [str(Path(sys.executable).with_name("snakemake")), *targets, "--cores", "2"]
     log = open(workflow / "snakemake.out", "ab")  # noqa: SIM115 (the process writes to it)
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    return subprocess.Popen(
-        command, cwd=workflow.folder, env=environment, stdout=log, stderr=log, start_new_session=True
-    )
+    return subprocess.Popen(command, cwd=workflow.folder, env=outside(), stdout=log, stderr=log, start_new_session=True)
 
 
 def attempts(workflow: Workflow) -> dict[str, tuple[str, str, int, bool]]:

@@ -68,7 +68,7 @@ def test_every_family_has_the_size_that_is_expected_of_it(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(json.dumps({"corpus": {"source": "python-docs"}} | config()))
     runs = Outline(read_config([str(path)], {})).runs.values()
-    found = warm.result(warm.run("jax", BUILD, json.dumps([[run.stage, run.plan()] for run in runs])))
+    found = warm.result(warm.run("jax", BUILD, json.dumps([[run.stage, run.plan_recipe()] for run in runs])))
     assert len(runs) == 16
     for run, (total, trained, checkpoint) in zip(runs, found, strict=True):
         size = model_size(run)

@@ -20,7 +20,7 @@ from tpulm.records.order import record_range
 from tpulm.records.reader import Records
 from tpulm.records.shards import merge_sidecars, write_shard
 from tpulm.specs.phases import phases_of
-from tpulm.workflow.budget import hours_of_last
+from tpulm.workflow.budget import hours_of_last, step_of
 from tpulm.workflow.reasons import differences
 
 RUN = {"steps": 6, "checkpoint_every": 2, "batch_size": 4, "learning_rate": 0.01}
@@ -75,7 +75,12 @@ def test_a_change_of_the_last_phase_changes_its_segments_only(change):
 @pytest.mark.unit
 def test_a_plan_has_a_row_for_each_phase_and_counts_the_phases_that_are_left():
     for path, theta in (("mlm/tiny", "global_rope_theta"), ("base/small", "rope_max_wavelength")):
-        rows = Outline(complete(phased_config({}), "config.yaml")).runs[path].plan()["phases"]
+        key = path.replace("/", ".").replace("mlm.", "mlm.runs.")
+        changed = ({}, {f"{key}.seed": 7}, {f"{key}.batch_size": 8})
+        outlines = [Outline(complete(phased_config(changes), "config.yaml")) for changes in changed]
+        recipes = [outline.runs[path].plan_recipe() for outline in outlines]
+        assert step_of(recipes[0]) == step_of(recipes[1]) != step_of(recipes[2])  # a plan holds for another seed
+        rows = recipes[0]["phases"]
         keys = ("first", "until", "steps", "batch_size", "sequence_length")
         assert [[row[key] for key in keys] for row in rows] == [[0, 2, 2, 4, 32], [2, 4, 2, 4, 32], [4, 6, 2, 2, 64]]
         assert [row["model"].get(theta) for row in rows][1:] == [rows[0]["model"].get(theta), 40000.0]

@@ -71,7 +71,7 @@ def test_the_published_run_has_the_numbers_of_its_card():
     assert (on_jax.backend, card.backend, article.backend) == ("jax", "tensorflow", "tensorflow")
     different = {key for key in card.recipe if card.recipe[key] != on_jax.recipe[key]}
     assert different == {"backend", "mesh"}
-    assert sizes_of(card.plan()["model"], "x") == sizes_of(on_jax.plan()["model"], "x")
+    assert sizes_of(card.plan_recipe()["model"], "x") == sizes_of(on_jax.plan_recipe()["model"], "x")
 
 
 def test_the_sizes_that_the_recipes_name():

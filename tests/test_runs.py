@@ -61,7 +61,7 @@ def test_determinism_is_in_a_recipe_only_where_bytes_are_not_promised():
     end = base.segment_ends[0]
     free_base = run_of("base", "small", base={"small": free})
     free_tuned = run_of("finetune", "python", finetune={"runs": {"python": free}})
-    recipes = [(base.segment(end), free_base.segment(end)), (base.plan(), free_base.plan())]
+    recipes = [(base.segment(end), free_base.segment(end)), (base.plan_recipe(), free_base.plan_recipe())]
     recipes.append((tuned.opening, free_tuned.opening))
     for promising, other in recipes:
         assert other == promising | free and determinism_metrics(promising) == {}

@@ -107,7 +107,7 @@ def test_all_chains_of_a_model_on_a_task_have_one_plan(tmp_path):
     masked = plan_recipe(found["tasks/x/mlm/jax"])
     assert (masked["where"], masked["steps"], masked["chains"]) == ("evaluation.tasks.x", 4, 30)
     assert masked["vocabulary"]["size"] == 320 and not {"seed", "learning_rate", "weights"} & set(masked)
-    assert plan_recipe(found["mlm/jax"]) == found["mlm/jax"][0].plan()
+    assert plan_recipe(found["mlm/jax"]) == found["mlm/jax"][0].plan_recipe()
     assert len({chain.folder for chain in found["tasks/x/mlm/jax"]}) == 30
 
 
@@ -119,10 +119,10 @@ def test_what_a_plan_reads_of_models_from_elsewhere(tmp_path):
     given, *_ = planned(["mlm/given"], MODELS["tokenizer"])["tasks/x/mlm/given"]
     task = {"task": "<results>/evaluation/tasks/x/task.json"}
     assert given.plan_inputs == task | {"manifest": [], "init": ["<results>/mlm/given/model/config.json"]}
-    assert "model" not in given.plan()
+    assert "model" not in given.plan_recipe()
     ours, *_ = planned(["mlm/jax"], {"pretrained": "given", "revision": "a" * 40})["tasks/x/mlm/jax"]
     assert ours.plan_inputs == task | {"manifest": "<results>/tfrecords/manifest.json", "init": []}
-    assert "vocabulary" not in ours.plan()
+    assert "vocabulary" not in ours.plan_recipe()
 
 
 def test_the_budget_counts_each_chain_by_its_share_of_the_plan(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ def test_what_is_planned_is_what_trains(text):
     runs = Outline(config).runs.values()
     assert [run.stage for run in runs] == ["mlm", "base", "finetune"]
     for run in runs:
-        segment, plan = run.segment(run.segment_ends[0]), run.plan()
+        segment, plan = run.segment(run.segment_ends[0]), run.plan_recipe()
         inputs = ("sequence_length", "packing", "vocabulary", "vocab_size", "base")
         known = {key: plan[key] for key in inputs if key in plan}
         trains = TrainingStep.of(run.stage, run.key, segment, **known)

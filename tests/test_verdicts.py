@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 import pytest
 from tpulm.report.sources import Sources
+from tpulm.report.standing import LITTLE
 from tpulm.report.verdicts import verdicts
 from tpulm.specs.scores import Score, token_scores
-from tpulm.training.standing import LITTLE
 
 pytestmark = pytest.mark.unit
 

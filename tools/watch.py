@@ -40,11 +40,11 @@ except ModuleNotFoundError as error:
     sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
 
 TEMPLATES = ROOT / "report" / "page"
-# Files below results/ that the page tells of.
+# Files below results/ that the page tells of. The history has no entry of the run that it watches.
 TOLD = (
     "corpus.json", "metrics.json", "pieces.json", "manifest.json", "history.csv", "timings.csv", "state.json",
     "fill_mask.json", "generations.json", "partitioning.json", "runs.csv", "scores.json",
-    "responses.json",
+    "responses.json", "published.json",
 )  # fmt: skip
 PLANS = "plan"  # the folder of which it tells every JSON file
 # A rule, or one that is made of another one by another name.

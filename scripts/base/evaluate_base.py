@@ -1,6 +1,7 @@
 """Evaluate a base model of the workflow on the held-out splits.
 
 input.base      preset folder
+input.fingerprint  SHA-256 of each of its files
 input.records   manifest.json of the training records; a URL, if they are in a bucket
 input.counts    NumPy array: frequency of each token in the training text, for the baseline
 input.state     JSON of the chain's last checkpoint, which names the best

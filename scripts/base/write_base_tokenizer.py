@@ -1,6 +1,7 @@
 """Write the tokenizer of a base model for the library `tokenizers`.
 
 input.vocabulary   vocabulary of the model, or a preset folder
+input.fingerprint  SHA-256 of each of its files; none for a vocabulary
 output             tokenizer.json, which puts bos and eos around a document
 """
 

@@ -13,6 +13,7 @@ params.recipe.responses                 true to write the spans of responses
 params.recipe.dataset, .name, .revision, .splits    split of a dataset on the Hugging Face Hub
 params.recipe.seed, .min_characters     seed of the keys; shorter documents are dropped
 params.recipe.near_duplicates           threshold and ngram; absent if near-duplicates stay
+params.recipe.filters                   quality filters and their limits; absent without filters
 """
 
 import contextlib

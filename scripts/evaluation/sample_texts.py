@@ -1,6 +1,7 @@
 """Draw the held-out documents of a text that models are scored on.
 
 input.documents   Parquet files of the held-out splits, one document per row
+input.lengths     NumPy arrays: characters of each document
 output            Parquet, see tpulm.evaluation.material; documents of each split in the order of the draw
 params.recipe     documents (of each split), characters (of the beginning of a document), seed, files (their number in
                   each split), responses (true to score only these)

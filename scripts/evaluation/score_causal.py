@@ -2,6 +2,7 @@
 
 input.material, .ngrams, .overlaps   see score_mlm
 input.base        preset folder
+input.fingerprint SHA-256 of each of its files
 input.tokenizer   tokenizer.json
 input.best        tuned variables of a finetuned model; absent for other models
 output.scores     JSON: model, kind (causal) and scores, see tpulm.specs.scores

@@ -1,6 +1,7 @@
 """Evaluate a finetuned model with its base model as baseline, and record the sharding of its variables.
 
 input.base             preset folder
+input.fingerprint      SHA-256 of each of its files
 input.best             tuned variables of the best checkpoint
 input.records          manifest.json of the records of finetune.text; a URL, if they are in a bucket
 input.corpus_records   the same for the records of the corpus; none without a corpus

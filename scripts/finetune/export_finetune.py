@@ -1,6 +1,7 @@
 """Save the best checkpoint of a finetuning run as a Keras preset folder, with LoRA weights merged into the base's.
 
 input.base      preset folder that the run started from
+input.fingerprint  SHA-256 of each of its files
 input.best      safetensors: all variables, or the LoRA variables
 output.folder   preset folder; with LoRA in float32, and an int8 base is rounded as in training
 output.fingerprint  JSON: the SHA-256 of each of its files

@@ -1,6 +1,7 @@
 """Save a causal language model as a GGUF file, which llama.cpp loads.
 
 input.folder    folder of rule export_transformers
+input.fingerprint  SHA-256 of each of its files
 output          GGUF: matrices of the type in its name, the rest in float32; vocabulary; chat template of the folder, if
                 any
 """

@@ -1,6 +1,7 @@
 """Save the LoRA weights of the best checkpoint in the formats of Keras and PEFT.
 
 input.base          preset folder
+input.fingerprint   SHA-256 of each of its files
 input.best          safetensors: the LoRA variables
 output.keras        adapter.lora.h5, for Backbone.load_lora_weights
 output.keras_config adapter.lora.json, arguments of Backbone.enable_lora, to call first: rank, target_layer_names

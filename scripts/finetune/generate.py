@@ -4,6 +4,7 @@ Where the finetuning text has responses, also greedily from the prompts of held-
 with those of the text.
 
 input.base          preset folder
+input.fingerprint   SHA-256 of each of its files
 input.best          safetensors: tuned variables of the best checkpoint
 input.tokenizer     tokenizer.json; none if the text has no responses
 input.material      Parquet file of the held-out documents of the text, see tpulm.evaluation.material; none likewise

@@ -7,8 +7,8 @@ input.records      manifest.json of the records of finetune.text in the base mod
 input.mixture      manifests of the records of its phase, in the order of their shares; none without phases
 input.start        weights of another run that the first segment starts from; none without init
 output.weights     the tuned variables: those of LoRA, or all
-params.recipe      sequence_length, packing, method and keys of LoRA, layout; for the rest, and for the other inputs,
-                   outputs and resources, see tpulm.training.segment
+params.recipe      sequence_length, packing, method and keys of LoRA; for the rest, and for other inputs, outputs and
+                   resources, see tpulm.training.segment
 """
 
 from functools import partial

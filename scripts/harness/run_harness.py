@@ -1,6 +1,8 @@
 """Score a causal model on a task of lm-evaluation-harness.
 
 input.base        preset folder
+input.fingerprint SHA-256 of each of its files
+input.task        files that describe the task; none for a task of the harness
 input.tokenizer   tokenizer.json
 input.best        safetensors: tuned variables of a checkpoint; absent for the base model itself
 input.data        files of the task's examples in the order of its description; none for a task of the harness

@@ -1,6 +1,7 @@
 """Delete the arrays of a checkpoint that keep_checkpoints does not keep; its history and evaluation stay.
 
 input.following   state.json of the next checkpoint, which is complete; a URL, if results are in a bucket
+input.measured    scores of this checkpoint, which are made before; none if it is not scored
 output            JSON: step; deleted (names of files)
 """
 

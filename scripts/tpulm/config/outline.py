@@ -293,18 +293,18 @@ class Run(Model):
             **({"phases": phases} if phases else {}),
         }
 
-    def plan(self) -> dict:
+    def plan_recipe(self) -> dict:
         """Return the recipe of the run's plan: the keys that decide its step, and the number of steps.
 
         A run on TensorFlow is planned on JAX, see `as_on_jax`. Without a plan, there are no steps. With phases, it has
-        the plan of each, as `phases`, with its first and last step.
+        the recipe of each, as `phases`, with its first and last step.
         """
         where = {"where": self.key} | ({"backend": self.backend} if self.backend != "jax" else {})
         if self.described is None:
             return where
         loss = self.records.loss if self.records else {}
         phases = [
-            {"first": phase.first, "until": phase.until, **run.plan()}
+            {"first": phase.first, "until": phase.until, **run.plan_recipe()}
             for phase, run in zip(self.phases, self.by_phase, strict=True)
             if "phases" in self.recipe
         ]

@@ -260,7 +260,8 @@ def readme(recipe: Mapping[str, Any], manifest: Mapping[str, Any], largest: int,
     """Return the README of an archive; largest  in bytes; pythons  the run's minor versions of Python."""
     version, artifacts = manifest["source"], manifest["artifacts"]
     commit = f" at commit {version['commit']}" if version["commit"] else ""
-    note = f"\n{len(version['untracked'])} files of the source are not in the commit; `source.diff` has what differs.\n"
+    note = f"\n{len(version['untracked'])} files of the source are not in the commit. "
+    note += "If files of the commit have changed, `source.diff` has the changes.\n"
     return README.format(
         name=recipe["name"],
         version=recipe["version"],

@@ -15,9 +15,9 @@ from typing import Any
 from tpulm.core.devices import devices_in_words
 from tpulm.core.files import read_json
 from tpulm.report.sources import source_of
+from tpulm.report.standing import standing
 from tpulm.specs.scores import WHOLE, Score, find_scores, scores_in
 from tpulm.training.checkpoint import trained_for
-from tpulm.training.standing import standing
 
 # Code that loads an artifact, by its kind. `{source}` and the other fields are keys of the recipe.
 USES = {

@@ -14,9 +14,9 @@ from typing import Any
 
 from tpulm.report.curves import held_out
 from tpulm.report.sources import Sources
+from tpulm.report.standing import FORGOTTEN, MUCH, RIGHT, forgotten, standing
 from tpulm.specs.artifacts import MANIFEST, TEST
 from tpulm.specs.scores import BITS_PER_BYTE, LOSS, RESPONSES, TOKENS, WORSE, Score, find_scores, scores_in
-from tpulm.training.standing import FORGOTTEN, MUCH, RIGHT, forgotten, standing
 from tpulm.workflow.reasons import are_mappings, differences, format_value
 
 # Relative changes of the validation loss below this count as none.

@@ -6,8 +6,8 @@ input.previous         the previous checkpoint: weights, optimizer, best, state;
 output.*               the checkpoint, see tpulm.training.checkpoint; history and timings, see tpulm.training.history
 params.recipe          first and last step, schedule, batch_size, optimizer, precision, seed, cpu_threads,
                        host_device_count; patience where it can matter; evaluate_every, if it is given; on JAX also
-                       mesh, microbatches, remat, steps_per_execution; determinism, if it is given; phases, see
-                       tpulm.specs.phases
+                       mesh, layout, microbatches, remat, steps_per_execution; z_loss, responses, determinism, if they
+                       are given; phases, see tpulm.specs.phases
 resources.hosts        on JAX: processes that train together; resources.launcher  how to start them, see
                        tpulm.core.processes
 resources.accelerator  what the run requests; the job fails on other devices

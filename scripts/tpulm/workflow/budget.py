@@ -48,11 +48,11 @@ class PendingRun(RunToPlan):
 
 def plan_recipe(runs: Sequence[Run]) -> dict:
     """Return the recipe of a plan for one run, or for all runs of a model on a task."""
-    return runs[0].plan() | ({"chains": len(runs)} if runs[0].task else {})
+    return runs[0].plan_recipe() | ({"chains": len(runs)} if runs[0].task else {})
 
 
 # Keys of a plan's recipe that do not change the step.
-OTHER = (
+NOT_IN_STEP = (
     "where", "steps", "seed", "optimizer", "price_per_hour", "alternatives", "host_device_count", "checkpoint_every",
     "resources", "chains",
 )  # fmt: skip
@@ -100,7 +100,9 @@ def plan_of(run: RunToPlan, name: str) -> dict | None:
 
 def step_of(recipe: dict) -> dict:
     """Return the keys of a plan's recipe that decide the compiled step."""
-    deciding = {key: value for key, value in recipe.items() if key not in OTHER}
+    deciding = {key: value for key, value in recipe.items() if key not in NOT_IN_STEP}
+    if "phases" in recipe:
+        deciding["phases"] = list(map(step_of, recipe["phases"]))
     optimizer = recipe.get("optimizer", {})
     return deciding | {"optimizer": optimizer.get("name"), "clips": optimizer.get("global_clipnorm") is not None}
 
@@ -204,7 +206,7 @@ def check_budget(to_train: list[PendingRun], limit: float | None, prices: Mappin
             what = "there is no plan of its cost" if hours is None else f"plan.prices has no price for {name}"
             raise UserError(
                 f"plan.spending_limit is {limit:g}, but for {where} on {name} {what}; add {name} to plan.topologies "
-                "and plan.prices, and run snakemake plan, with the options of this command"
+                "and plan.prices, and run snakemake plan, with the options of this command."
             )
         estimated += hours["steps"] * price
         spent += sum(hours.values()) * price

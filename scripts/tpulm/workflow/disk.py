@@ -19,6 +19,7 @@ from tpulm.config.model_sizes import (
     weight_bytes,
 )
 from tpulm.config.outline import Model, Outline, Run
+from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import GGUF_TYPES
 from tpulm.workflow.budget import PendingRun
@@ -119,7 +120,7 @@ def check_space(needs: Iterable[Need], jobs: Iterable[Any], folder: str, say: Ca
     if not total:
         return
     needed = f"{gigabytes(total)} of disk in {folder}/ ({'; '.join(need.said for need in largest_first)})"
-    if "://" in folder:
+    if bucket.remote(folder):
         say(f"checkpoints and models will need up to {needed}.")
         return
     free = shutil.disk_usage(folder).free + sum(bytes_of(str(path)) for job in jobs for path in job.output)
