@@ -122,11 +122,11 @@ def test_the_time_that_is_left_is_told_once_it_is_known(tmp_path, monkeypatch):
     assert "about 0:20:00" in told(tiny, tiny)[1].getvalue()  # two cores, two chains
     assert "0:20:00" not in told(tiny, local=False)[1].getvalue()  # where jobs wait in a queue
     take, stream, shown = told([*tiny, ("score", "logs/score.log"), ("all", "")])
-    assert "at least 0:20:00" in stream.getvalue()
+    assert "about 0:20:00 or more" in stream.getvalue()
     start(take, 0, "train", {"run": "tiny-128", "step": "00000750"}, log=[tiny[0][1]])
     shown.running[0] = (*shown.running[0][:2], time.time() - 100)  # it took 100 s
     take(LogEvent.JOB_FINISHED, "Finished jobid: 0", job_id=0)
-    assert stream.getvalue().endswith("at least 0:01:40\n")
+    assert stream.getvalue().endswith("about 0:01:40 or more\n")
     shown.pace.estimated_at = 0
     shown.pace.end(2, ("score", "logs/score.log"), 0.0)
     assert shown.rest() == ", about 0:01:40"

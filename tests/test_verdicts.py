@@ -85,7 +85,7 @@ def test_the_course_of_training_says_what_to_do_next(judged):
     said = judged("mlm", masked(4.0))[0]
     assert "still falling, by 20.0%" in said and said.endswith("mlm.one.steps: 400 instead of 200.")
     said = judged("mlm", masked(4.0), losses=(5.0, 4.0, 4.3))[0]
-    assert "risen from 4.00 at step 200 to 4.30, after 12 passes" in said and "more text, or in fewer steps" in said
+    assert "risen from 4.00 at step 200 to 4.30, after 12 passes" in said and "reduce mlm.one.steps" in said
     assert "levelled off" in judged("mlm", masked(4.0), losses=(4.01, 4.0))[0]
     assert "loss 2.00 in training, 4.00 in validation" in judged("mlm", masked(4.0), losses=(4.01, 4.0), train=2.0)[0]
     assert "checkpoint_every" in judged("mlm", masked(4.0), losses=(4.0,))[0]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tpulm.core.bucket import remote
-from tpulm.core.errors import UserError, did_you_mean
+from tpulm.core.errors import UserError, did_you_mean_path
 from tpulm.core.user_files import each_once, paths_matching, size_of
 from tpulm.corpus.sources import ALLOWED, expand, format_of, gzipped
 
@@ -27,8 +27,8 @@ def find_files(paths: Sequence[str]) -> tuple[dict[str, list[str]], int]:
                 raise UserError(f"{path} is a folder without text; allowed: one with files of {ALLOWED}.")
             patterns = [os.path.join(glob.escape(path), "**", f"*{end}") for end in sorted(ends)]
         elif not remote(path) and not os.path.exists(path) and not glob.glob(path, recursive=True):
-            meant = did_you_mean(path, glob.glob(os.path.join(glob.escape(os.path.dirname(path)), "*")))
-            raise UserError(f"{path} does not exist{meant or f'; allowed: a file, a folder or a glob, of {ALLOWED}.'}")
+            meant = did_you_mean_path(path) or f"; allowed: a file, a folder or a glob, of {ALLOWED}."
+            raise UserError(f"{path} does not exist{meant}")
         expanded = {pattern: expand("corpus", pattern) for pattern in patterns}
         names += inside or [file for some in expanded.values() for file in some]
         by_glob |= expanded

@@ -55,8 +55,9 @@ def vocabulary(text: Text, training: float, most: int) -> tuple[int, float, floa
             return size, masked / characters, causal / characters
         except UserError:
             size = 2 * size // 3
+    words = len({word for document in text.sample for word in document.split()})
     raise UserError(
-        f"{text.found}, {alphabet:,} different characters: the text has too few different words for a vocabulary of "
+        f"{text.found}, {alphabet:,} different characters: {words:,} different words are too few for a vocabulary of "
         f"{smallest:,} pieces; allowed: text with more different words, or --finetune MODEL, which needs no vocabulary."
     )
 

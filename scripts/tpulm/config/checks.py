@@ -3,7 +3,6 @@
 `recipe` is what the config says of a run, with its defaults; `where` is its key, such as mlm.runs.tiny.
 """
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from tpulm.config.record_sets import check_records_elsewhere
 from tpulm.config.report import check_published
 from tpulm.config.tasks import check_tasks, unused_positions
 from tpulm.core.accelerators import TPUS, check_slice, is_tpu, parse_tpu, topology
-from tpulm.core.errors import UserError, describe
+from tpulm.core.errors import UserError, describe, did_you_mean, did_you_mean_path
 from tpulm.core.secrets import find_secret
 from tpulm.core.user_files import check_file
 from tpulm.specs import causal_vocabularies as vocabularies
@@ -287,9 +286,9 @@ def check_preset(where: str, preset: str) -> None:
     if not preset.startswith(("hf://", "kaggle://")):
         names = preset_parameters()
         of_hub = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", preset) and not os.path.isdir(preset.partition("/")[0])
-        near = [f"hf://{preset}"] if of_hub else difflib.get_close_matches(preset, names, 1)
         if preset not in names:
-            hint = f'; did you mean "{near[0]}"?' if near else "."
+            near = did_you_mean_path(preset) if "/" in preset else did_you_mean(preset, names)
+            hint = f'; did you mean "hf://{preset}"?' if of_hub else near or "."
             raise UserError(
                 f"{where} is {describe(preset)}, and there is no such folder; allowed: a preset folder, an hf:// or "
                 f"kaggle:// handle, or the name of a causal preset of keras-hub{hint}"

@@ -1,7 +1,9 @@
 """The exception for user errors, as opposed to bugs, and functions that format values for its message."""
 
 import difflib
+import glob
 import json
+import os
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator
@@ -49,6 +51,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a sentence on an unknown name that resembles a known one, "" if it resembles none."""
     near = difflib.get_close_matches(name, known, 1)
     return f'; did you mean "{near[0]}"?' if near else ""
+
+
+def did_you_mean_path(path: str) -> str:
+    """Return the end of a sentence on a file or folder that is not there, if another in its folder resembles it."""
+    return did_you_mean(path, glob.glob(os.path.join(glob.escape(os.path.dirname(path)), "*")))
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

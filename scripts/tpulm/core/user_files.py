@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from tpulm.core import bucket
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, did_you_mean_path
 
 SLACK = 60  # seconds by which clocks of hosts that share files may differ
 SIZES: dict[str, int] = {}  # bytes of the objects that `matching_files` has returned
@@ -30,7 +30,8 @@ def matching_files(key: str, pattern: str, example: str = "*") -> list[str]:
     else:
         paths = each_once(filter(os.path.isfile, paths_matching(pattern)))
     if not paths:
-        raise UserError(f"{key}: no file matches {pattern}{reason_without_match(pattern, example)}.")
+        reason = reason_without_match(pattern, example)
+        raise UserError(f"{key}: no file matches {pattern}{reason}{did_you_mean_path(pattern) or '.'}")
     for path in paths:
         check_file(key, path)
     return paths

@@ -24,7 +24,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from tpulm.core.errors import UserError, one_line
+from tpulm.core.errors import UserError, did_you_mean, one_line
 from tpulm.specs.texts import template_fields
 
 Spans = list[tuple[int, int]]
@@ -77,7 +77,8 @@ class Form:
                 more = " Columns must be separated by commas, not semicolons." if comma else ""
                 spaces = any(str(name) != str(name).strip() for name in names)
                 shown = ", ".join(f'"{name}"' if spaces else str(name) for name in names)
-                raise UserError(f"{place} has no column {column} ({self.where}.{key}); found: {shown}.{more}")
+                more = f".{more}" if comma or spaces else did_you_mean(column, map(str, names)) or "."
+                raise UserError(f"{place} has no column {column} ({self.where}.{key}); found: {shown}{more}")
             if list(names).count(column) > 1:
                 raise UserError(
                     f"{place} has {list(names).count(column)} columns {column} ({self.where}.{key}); allowed: 1."

@@ -161,7 +161,7 @@ def of_records(sources: Sources) -> Iterator[Verdict]:
         if padding > PADDING:
             shorter = "" if split["dropped_tokens"] else "a smaller sequence_length, or "
             flaw = f"{padding:.0%} of the tokens of these records are padding, which takes time and teaches nothing. "
-            flaw += f"A record has {length:.0f} others on average. Use {shorter}packing: concat."
+            flaw += f"A record has {length:.0f} tokens of text on average. Use {shorter}packing: concat."
             yield Verdict(file.removesuffix(f"/{MANIFEST}"), flaw, False)
 
 
@@ -268,7 +268,9 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any], lead: f
         epochs = run["figures"].get("epochs")
         passes = f", after {epochs:,.0f} passes over its text" if epochs and epochs >= 2 else ""
         risen = f"The validation loss has risen from {lowest:.2f} at step {course.best:,} to {loss:.2f}{passes}"
-        return f"{risen}: train on more text, or in fewer steps."
+        return (
+            f"{risen}: the weights of step {course.best:,} are used. Train on more text, or reduce {run['key']}.steps."
+        )
     forgot = run["stage"] == "finetune" and forgotten(run["losses"]) > MUCH
     if warning and forgot and (change is None or change < FAST):
         remedy = f"try {lower_rate(run, 10, 'a tenth')}, and lower still if that fails"

@@ -66,7 +66,7 @@ class Pace:
         self.ended_times.setdefault(kind, []).append(seconds)
 
     def rest(self, running: dict[int, float]) -> str:
-        """Return in words how long the remaining jobs will take: about, or at least if some kinds are unknown.
+        """Return in words about how long the remaining jobs will take, or more if some kinds are unknown.
 
         running  seconds that the jobs which have begun have run, by their ids
 
@@ -89,7 +89,6 @@ class Pace:
             longest = max(longest, tails[job.number])
         seconds = max(longest, work)
         by = " by earlier runs" if earlier else ""
-        self.estimate = (
-            f"{'about' if known else 'at least'} {timedelta(seconds=round(seconds))}{by}" if seconds > LEAST else ""
-        )
+        more = "" if known else " or more"
+        self.estimate = f"about {timedelta(seconds=round(seconds))}{more}{by}" if seconds > LEAST else ""
         return self.estimate
