@@ -26,21 +26,22 @@ from newconfig.sample import Text
 
 TRIAL = 1_000_000  # characters that a trial vocabulary is trained on
 MOST_EPOCHS = 100  # of any text
+BYTES, FEW = 256, 512  # pieces of single bytes in a causal vocabulary; a size that they take much of
 
 
-def vocabulary(text: Text, training: float, most: int) -> tuple[int, float, float]:
-    """Return a size up to `most` that the text has enough pieces for, and tokens per character. Raises UserError.
+def vocabulary(text: Text, training: float, most: int) -> tuple[int, int, float, float]:
+    """Return sizes up to `most` that the text has enough pieces for, and tokens per character. Raises UserError.
 
     training  number of characters that are not held out
 
-    The tokens are those of records, first of masked and then of causal models: of whole documents, with special tokens
-    around each.
+    Each is first of masked and then of causal models. The tokens are those of records: of whole documents, with special
+    tokens around each.
     """
     ends = np.cumsum([len(document) for document in text.sample])
     alphabet = len(most_of(Counter("".join(text.sample)), COVERAGE))
     trial = list(text.sample[: int(np.searchsorted(ends, min(TRIAL, training))) + 1])
     characters, whitespace = sum(map(len, trial)), "runs" if text.runs else "keep"
-    smallest = alphabet + 300  # causal models have a piece for each byte, too
+    smallest = alphabet + 64
     size = max(smallest, min(most, text.characters // 100))
     while size >= smallest:
         try:
@@ -50,11 +51,14 @@ def vocabulary(text: Text, training: float, most: int) -> tuple[int, float, floa
             size = max(smallest, size // 64 * 64)
             tokenizer, _ = train([trial], Recipe("unigram", max(smallest, min(size, asked)), whitespace=whitespace))
             masked = sum(len(one.ids) for one in tokenizer.encode_batch_fast(trial))
-            pieces = SentencePieceProcessor(model_proto=train_vocabulary(trial, size, "base.NAME.vocab_size"))
+            causal_size = max(size + BYTES if size < FEW else size, alphabet + BYTES + 64)
+            if causal_size > size:
+                train_vocabulary(trial, 9 * causal_size // 8, "base.NAME.vocab_size")
+            pieces = SentencePieceProcessor(model_proto=train_vocabulary(trial, causal_size, "base.NAME.vocab_size"))
             causal = sum(map(len, pieces.encode(trial))) + 2 * len(trial)
-            return size, masked / characters, causal / characters
+            return size, causal_size, masked / characters, causal / characters
         except UserError:
-            size = 2 * size // 3
+            size = max(smallest, 2 * size // 3) if size > smallest else 0
     words = len({word for document in text.sample for word in document.split()})
     raise UserError(
         f"{text.found}, {alphabet:,} different characters: {words:,} different words are too few for a vocabulary of "
@@ -77,12 +81,13 @@ def steps(stage: str, tokens: float, record: tuple[int, int], epochs: int, bound
 
 def small_models(text: Text, characters: float, devices: int = 1) -> tuple[str, dict]:
     """Return the template with models that train in minutes on CPUs, and its values; characters  of training text."""
-    size, *rates = vocabulary(text, characters, 4096 if text.characters < 16e6 else 8192)
+    size, causal_size, *rates = vocabulary(text, characters, 4096 if text.characters < 16e6 else 8192)
     masked, causal = (rate * characters for rate in rates)
     batches = [-(-batch // devices) * devices for batch in (32, 16)]
     values = steps("masked", masked, (batches[0], 128), 40, (300, 1500), 3)
     values |= steps("causal", causal, (batches[1], 128), 20, (300, 900), 3)
-    values |= {"size": size, "dropout": 0.0 if masked > 3e5 else 0.1}  # a short text is read many times
+    values |= {"size": size, "causal_size": causal_size}
+    values |= {"dropout": 0.0 if masked > 3e5 else 0.1}  # a short text is read many times
     # Parts of 512 tokens fit the caches of a CPU.
     masked_parts, causal_parts = (f"microbatches: {batch * 128 // 512}" for batch in batches)
     return "small", values | {"devices": masked_parts, "same": causal_parts, "plan": ""}
@@ -127,7 +132,7 @@ def for_accelerator(text: Text, characters: float, accelerator: str) -> tuple[st
     plan = f"{{topologies: [{accelerator}]}}   # `snakemake plan` estimates memory and time" if machine.plans else ""
     each = max(2, min(room, 512 // devices))
     parts = max(1, 512 // (each * devices))
-    size, *rates = vocabulary(text, characters, min(32_768, max(4096, text.characters // 1000)))
+    size, causal_size, *rates = vocabulary(text, characters, min(32_768, max(4096, text.characters // 1000)))
     masked, causal = (rate * characters for rate in rates)
     epochs = 1000 * parts * each * devices * 512 / masked
     if epochs > MOST_EPOCHS:
@@ -135,7 +140,8 @@ def for_accelerator(text: Text, characters: float, accelerator: str) -> tuple[st
         text.notes.append(f"the models are small because {few}; allowed: {MOST_EPOCHS}")
         (template, values), parts = small_models(text, characters, devices), 1
     else:
-        template, values = "large", {"size": size, "shards": min(1024, max(4, text.characters // 400_000_000))}
+        template, values = "large", {"size": size, "causal_size": causal_size}
+        values |= {"shards": min(1024, max(4, text.characters // 400_000_000))}
         values |= steps("masked", masked, (parts * each * devices, 512), 40, (1000, 100_000), 10)
         values |= steps("causal", causal, (parts * each // 2 * devices, 1024), 4, (500, 10_000), 5)
     shared = f"""<<: &slice {{precision: mixed_bfloat16, microbatches: {parts}, host_device_count: {devices},
