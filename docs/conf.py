@@ -34,6 +34,7 @@ MADE_OF = {
     "CONTRIBUTING.md": "development/contributing.md",
     "benchmarks/results/data.md": "benchmarks/index.md#data-preparation",
     "benchmarks/results/vocabularies.md": "benchmarks/index.md#vocabularies",
+    "benchmarks/results/vocabularies-2gb.md": "benchmarks/index.md#vocabularies",
     "benchmarks/results/steps.md": "benchmarks/index.md#training-steps",
     "benchmarks/results/plan_table.md": "benchmarks/index.md#estimates-of-plans",
     "benchmarks/results/gpu.md": "benchmarks/index.md#training-on-a-gpu",
