@@ -122,7 +122,8 @@ def train_step_of(model: Decoder, mesh: Mesh):
 def lowered(model: Decoder, devices: list) -> tuple[jax.stages.Lowered, list]:
     """Return the program of a step on a topology's devices, and the devices in the order of its partitions."""
     sizes = dict(model.mesh)
-    mesh = Mesh(create_device_mesh(tuple(sizes.values()), devices), tuple(sizes))
+    # A group of 16 on 8 x 8 x 8 chips takes a part of an axis.
+    mesh = Mesh(create_device_mesh(tuple(sizes.values()), devices, allow_split_physical_axes=True), tuple(sizes))
     shapes = model.shapes()
     places = {name: NamedSharding(mesh, P(*axes)) for name, (_, axes) in shapes.items()}
     weights = {
