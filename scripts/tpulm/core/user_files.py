@@ -30,22 +30,22 @@ def matching_files(key: str, pattern: str, example: str = "*") -> list[str]:
     else:
         paths = each_once(filter(os.path.isfile, paths_matching(pattern)))
     if not paths:
-        reason = reason_without_match(pattern, example)
-        raise UserError(f"{key}: no file matches {pattern}{reason}{did_you_mean_path(pattern) or '.'}")
+        raise UserError(f"{key}: no file matches {pattern}{reason_without_match(pattern, example)}")
     for path in paths:
         check_file(key, path)
     return paths
 
 
 def reason_without_match(pattern: str, example: str) -> str:
-    """Return why a glob may have no match: a folder, a form that is not expanded, or the folder where it begins."""
+    """Return the end of a sentence on a glob without a match: it is a folder or not expanded, or where it begins."""
     if os.path.isdir(pattern):
-        return f", which is a folder; allowed: files, such as {os.path.join(glob.escape(pattern), example)}"
+        return f", which is a folder; allowed: files, such as {os.path.join(glob.escape(pattern), example)}."
     if re.match(r"[a-z0-9+]+://", pattern):
-        return "; allowed: files of this machine, or objects gs://BUCKET/NAME"
+        return "; allowed: files of this machine, or objects gs://BUCKET/NAME."
     if re.search(r"^~|\$|\{.*\}", pattern):
-        return "; ~, $HOME and {a,b} are not expanded; allowed: paths with the wildcards *, ?, [ab] and **"
-    return "" if os.path.isabs(pattern) else f" in {os.getcwd()}"
+        return "; ~, $HOME and {a,b} are not expanded; allowed: paths with the wildcards *, ?, [ab] and **."
+    here = "" if os.path.isabs(pattern) else f" in {os.getcwd()}"
+    return f"{here}{did_you_mean_path(pattern) or '.'}"
 
 
 def check_file(key: str, path: str) -> None:
