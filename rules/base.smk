@@ -1,6 +1,9 @@
 """Base causal language models, trained here from scratch or existing ones; each is a Keras preset folder."""
 
 FETCHED_BASES = [name for name in BASES if name not in TRAINED_BASES]
+# The samples of a finetuned model have those of its base model beside them.
+FINETUNED_BASES = {run.recipe["base"] for run in FINETUNE.values()}
+SAMPLED_BASES = [name for name in TRAINED_BASES if config["prompts"]["generate"] and name not in FINETUNED_BASES]
 
 
 rule base:
@@ -10,6 +13,7 @@ rule base:
         expand("<results>/base/{run}/preset", run=BASES),
         expand("<results>/base/{run}/preset.json", run=BASES),
         expand("<results>/base/{run}/{file}", run=TRAINED_BASES, file=["history.csv", "metrics.json"]),
+        expand("<results>/base/{run}/generations.json", run=SAMPLED_BASES),
         [run.prune_marks for run in TRAINED_BASES.values()],
 
 

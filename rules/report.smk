@@ -14,6 +14,7 @@ TOLD += [f"<results>/{model.path}/metrics.json" for name, model in MASKED.items(
 TOLD += [f"<results>/mlm/{name}/fill_mask.json" for name in MASKED if config["prompts"]["fill_mask"]]
 TOLD += [f"<results>/finetune/{name}/partitioning.json" for name in FINETUNE]
 TOLD += [f"<results>/finetune/{name}/generations.json" for name in FINETUNE if config["prompts"]["generate"]]
+TOLD += [f"<results>/base/{name}/generations.json" for name in SAMPLED_BASES]
 TOLD += [f"<results>/evaluation/responses/{run.path}/responses.json" for run in EVALUATED.generating.values()]
 TOLD += ["<results>/compare/runs.csv"] if max(map(len, (MLM, TRAINED_BASES, FINETUNE))) > 1 else []
 REPEATED = [run for run in RUNS.values() if "published" in run.recipe]

@@ -110,20 +110,15 @@ def test_long_texts_are_scored_in_windows_that_predict_each_token_once(jax_backe
     assert len(lm.tok_encode(TEXTS[1])) > 2 * LENGTH
 
 
-def greedily(lm, ids, new):
-    ids = list(ids)
-    for _ in range(new):
-        ids.append(int(log_probabilities(lm, ids)[-1].argmax()))
-    return ids
-
-
 def test_generation_is_greedy_and_ends_where_the_task_says(jax_backend, preset):
     lm = opened(preset)
     contexts = ["the value", "list given name and or is module", "the value of function returns object when list"]
     found = lm.generate_until(asked(*((text, {"until": [], "max_gen_toks": 5}) for text in contexts)))
     for text, made in zip(contexts, found, strict=True):
         ids = lm.tok_encode(text)[-(LENGTH - 5) :]
-        own = greedily(lm, ids, 5)[len(ids) :]
+        own = []
+        for _ in range(5):
+            own.append(int(log_probabilities(lm, ids + own)[-1].argmax()))
         ends = own.index(lm.eot_token_id) if lm.eot_token_id in own else len(own)
         assert made == lm.fast.decode(own[:ends])
     ended = lm.generate_until(asked((contexts[0], {"until": [found[0][2:4]], "max_gen_toks": 5})))

@@ -94,6 +94,8 @@ def results(tmp_path) -> Path:
     pairs = [{"prompt": "def "} | said]
     pairs[0]["cut"] = {"before": 5, "after": 0}
     write(tmp_path, "finetune/two/generations.json", {"sampling": {}, "prompts": pairs})
+    alone = [{"prompt": "class ", "texts": ["a text <i>alone</i>"], "cut": 1}]
+    write(tmp_path, "base/three/generations.json", {"sampling": {}, "prompts": alone})
     return tmp_path
 
 
@@ -166,7 +168,7 @@ def test_every_number_is_that_of_its_file_and_text_stays_text(results):
     text = told(results)
     assert "5.846" in text and "694,912" in text and "64.0 ms" not in text  # the median of 9.5 s and 64 ms
     assert "<script>alert" not in text and "<b>two" not in text and "<i>a</i>" not in text and "<b>[MASK]" not in text
-    assert "&lt;b&gt;[MASK]" in text
+    assert "&lt;b&gt;[MASK]" in text and "a text &lt;i&gt;alone&lt;/i&gt;" in text and "tokens: 1 of 1" in text
     assert "<del>an old</del> word" in text and "<ins>a new</ins> word" in text
     assert marked("<a> b c", "d e f g h") == ("&lt;a&gt; b c", "d e f g h")  # of which nothing stays
 

@@ -139,13 +139,9 @@ def test_any_text_is_learned_and_comes_back(name, kind):
     assert tokenizer.decode(ids).lstrip(" ") == text.replace("▁", " ").lstrip(" ")
 
 
-def base64_of(kilobytes, times):
-    return base64.b64encode(np.random.default_rng(3).bytes(1000 * kilobytes) * times).decode()
-
-
 def test_no_pieces_are_made_of_a_long_word(texts, kind):
     """But of text without spaces, such as Japanese, or where most of the text is such words."""
-    some, line = texts[:300], base64_of(1, 20)
+    some, line = texts[:300], base64.b64encode(np.random.default_rng(3).bytes(1000) * 20).decode()
     tokenizer, record = train([[*some, line]], Recipe(kind, 600))
     if kind == "wordpiece":  # its words are cut
         assert "long_word_characters" not in record

@@ -113,13 +113,6 @@ def answered(status: int) -> requests.Response:
     return answer
 
 
-def of_hub(kind: type, status: int) -> Exception:
-    """Return an error of a hub's library, of which only a context knows how the hub has answered."""
-    error = FileNotFoundError("no such thing")
-    error.__context__ = kind("the hub refuses", response=answered(status))
-    return error
-
-
 @pytest.mark.parametrize(
     ("kind", "status", "helps"),
     [
@@ -132,7 +125,9 @@ def of_hub(kind: type, status: int) -> Exception:
     ],
 )
 def test_a_refused_download_says_what_helps(kind, status, helps):
-    said = str(not_fetched("tokenizer.pretrained is a/b", of_hub(kind, status)))
+    error = FileNotFoundError("no such thing")  # only its context knows how the hub has answered
+    error.__context__ = kind("the hub refuses", response=answered(status))
+    said = str(not_fetched("tokenizer.pretrained is a/b", error))
     assert said.startswith("tokenizer.pretrained is a/b, wh") and helps in said and said.count(". ") == 0
 
 

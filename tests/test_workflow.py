@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import warm
-from conftest import Workflow, existing
+from conftest import Workflow, configured, existing
 from kills import edited
 from safetensors.numpy import load_file
 from test_staleness import refused
@@ -219,6 +219,13 @@ def test_finetuning_trains_few_parameters_and_generates_pairs(ready, config):
     for item in generations["prompts"]:
         assert len(item["before"]) == len(item["after"]) == config["generation"]["samples"]
         assert item["before"] != item["after"]
+
+
+def test_a_base_model_that_no_run_finetunes_has_samples_of_its_own(built):
+    built("base", *configured(built, {"finetune": {}}), "--cores", "1")
+    alone, beside = (read_json(built / f"results/{run}/generations.json") for run in ("base/small", "finetune/python"))
+    assert alone["sampling"] == beside["sampling"]
+    assert [row["texts"] for row in alone["prompts"]] == [row["before"] for row in beside["prompts"]]
 
 
 @pytest.mark.long

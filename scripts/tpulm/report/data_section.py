@@ -169,6 +169,12 @@ def generations(sources: Sources) -> list[dict[str, Any]]:
     ]
 
 
+def continuations(sources: Sources) -> list[dict[str, Any]]:
+    """Return the samples of each base model that no run finetunes."""
+    files = sources.names("base/*/generations.json")
+    return [{"name": file.split("/")[1], "file": file, **sources.json(file)} for file in files]
+
+
 def responses(sources: Sources) -> list[dict[str, Any]]:
     """Return responses of each finetuned model to held-out prompts: up to SHOWN wrong, right, and long ones."""
     runs = []

@@ -25,7 +25,7 @@ SECTIONS = {
     "records": ("Records", "sets"),
     "training": ("Training", "curves"),
     "quality": ("Quality", "losses", "charts", "over_tokens"),
-    "samples": ("Samples", "masks", "generations", "responses"),
+    "samples": ("Samples", "masks", "continuations", "generations", "responses"),
     "runs": ("Runs compared", "groups"),
     "plan": ("Plan", "rows"),
     "partitioning": ("Partitioning", "runs"),
@@ -74,6 +74,7 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
         "quality": result_section.quality(runs, scores, losses, sources),
         "samples": {
             "masks": data_section.masks(sources),
+            "continuations": data_section.continuations(sources),
             "generations": data_section.generations(sources),
             "responses": data_section.responses(sources),
             "demo": result_section.demo(recipe, runs),

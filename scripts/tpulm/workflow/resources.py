@@ -147,6 +147,7 @@ JOBS: dict[str, Callable[[Model], int]] = {
     "export_mlm": copies(3),
     "predict_task": lambda model: 3 * weight_bytes(model) + activations(model, backward=False) * on_cpu(model),
     "fill_mask": opened_masked,
+    "continue_prompts": evaluating,
     "evaluate_mlm": measured_masked,
     # Built without an accelerator, then given the weights of a checkpoint.
     "export_base": copies(2),

@@ -219,7 +219,8 @@ def samples(path: Path) -> Iterator[tuple[str, str]]:
         return
     if isinstance(content, dict):
         for number, row in enumerate(content["prompts"]):
-            texts = [f"{kind}:\n\n{indent(text, '    ')}" for kind in ("before", "after") for text in row[kind]]
+            kinds = [kind for kind in ("before", "after", "texts") if kind in row]
+            texts = [f"{kind}:\n\n{indent(text, '    ')}" for kind in kinds for text in row[kind]]
             yield f"samples/{number}", "\n\n".join([f"prompt: {row['prompt']}", *texts])
     else:
         for number, row in enumerate(content):

@@ -13,7 +13,7 @@ from tpulm.workflow.paths import Paths
 
 SCRIPTS = Path(__file__).parents[2]
 PATIENCE = 60  # seconds for the process to send the rest at the end
-SAMPLES = {"mlm": "fill_mask.json", "finetune": "generations.json"}
+SAMPLES = {"mlm": "fill_mask.json", "base": "generations.json", "finetune": "generations.json"}
 
 
 def specification(config: Mapping, runs: Iterable[Run], place: Paths, replay: bool) -> dict:
