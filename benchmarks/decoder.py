@@ -15,6 +15,7 @@ class Decoder:
     tied      whether the head is the table of embeddings
     remat     what is kept for the backward pass, see decoder_step.KEPT
     batch     records of each device
+    weights   type of the variables and of their moments
     """
 
     width: int
@@ -32,6 +33,7 @@ class Decoder:
     tied: bool = False
     remat: str = "full"
     block: int = 512
+    weights: str = "float32"
 
     @property
     def kv(self) -> int:

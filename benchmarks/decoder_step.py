@@ -1,7 +1,7 @@
 """The training step of a dense decoder as MaxText has it, abstract: to compile the shapes of published measurements.
 
-Layers are scanned, weights float32, arithmetic bfloat16, attention causal in a Pallas kernel (Splash), AdamW. Weights
-are sharded over the axis `fsdp`, and over `tensor` by heads and by the inner dimension of the feed-forward;
+Layers are scanned. Arithmetic is bfloat16, attention is causal in a Pallas kernel (Splash), the optimizer is AdamW.
+Weights are sharded over the axis `fsdp`, and over `tensor` by heads and by the inner dimension of the feed-forward;
 activations between them over `tensor` by their width.
 """
 
@@ -26,6 +26,7 @@ KEPT = {
     "offload": ((), ("input", *QKV, "out")),
     "offload-qkv": ((), ("input", *QKV)),
     "offload-context": ((), ("context", "mlp_out")),
+    "offload-mlp": (("key", "value"), ("input", "mlp_out")),
 }
 
 
@@ -127,7 +128,7 @@ def lowered(model: Decoder, devices: list) -> tuple[jax.stages.Lowered, list]:
     shapes = model.shapes()
     places = {name: NamedSharding(mesh, P(*axes)) for name, (_, axes) in shapes.items()}
     weights = {
-        name: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=places[name]) for name, (shape, _) in shapes.items()
+        name: jax.ShapeDtypeStruct(shape, model.weights, sharding=places[name]) for name, (shape, _) in shapes.items()
     }
     records = NamedSharding(mesh, P("fsdp", None))
     # Of all devices: those of a tensor group read the same records.

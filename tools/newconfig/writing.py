@@ -72,6 +72,11 @@ def held_out(text: Text) -> tuple[float, float]:
     share = float(f"{share:.2g}")
     splits = text.source.get("splits", text.source.get("files"))
     without_files = 3 - len(splits) if isinstance(splits, dict) else 2
+    if without_files * share > 0.2:
+        text.notes.append(
+            f"the text is short, so {without_files * share:.0%} of its documents are held out for scores; held_out has "
+            "the shares"
+        )
     return share, text.training * (1 - without_files * share)
 
 
