@@ -172,6 +172,8 @@ class Start:
         if workflow.touch:
             return
         jobs = pending_jobs(workflow)
+        for empty in [job.rule.name for job in jobs if job.is_norun and not job.input]:
+            say(f"the config has nothing for the target {empty}.")
         check_shards(partial(jobs_before, workflow), jobs, self.outline.records, self.place.located, self.tfrecords)
         check_folders(partial(jobs_before, workflow), jobs)
         check_until(partial(jobs_before, workflow), jobs, until(workflow))
