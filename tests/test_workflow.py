@@ -56,12 +56,12 @@ def test_a_wrong_target_and_a_wrong_config_are_one_sentence_before_any_job(shipp
     (shipped / "text.yaml").write_text("corpus: {source: python-docs}\n")
     for target in ("tfrecord", "tfrecords"):  # misspelled, and one that this config lacks
         assert "tfrecords" in refused(changing, target, "-n", "--configfile", "text.yaml")
-    empty = changing("finetune", "--configfile", "text.yaml", "--cores", "1").stdout
-    assert "note: the config has nothing for the target finetune." in empty
     text = (shipped / "config.yaml").read_text()
     (shipped / "wrong.yaml").write_text(text.replace("vocab_size: 2048", "vocab_size: many", 1))
     assert refused(changing, "--configfile", "wrong.yaml").startswith('wrong.yaml: tokenizer.vocab_size is "many"; ')
     assert not (shipped / "results").exists()
+    empty = changing("finetune", "--configfile", "text.yaml", "--cores", "1").stdout
+    assert "note: the config has nothing for the target finetune." in empty
 
 
 def test_a_recipe_replaces_the_config(shipped):
