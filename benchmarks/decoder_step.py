@@ -1,6 +1,6 @@
 """The training step of a dense decoder as MaxText has it, abstract: to compile the shapes of published measurements.
 
-Layers are scanned. Arithmetic is bfloat16, attention is causal in a Pallas kernel (Splash), the optimizer is AdamW.
+Layers are scanned. Arithmetic is bfloat16, attention a causal Pallas kernel (Splash), and the optimizer AdamW.
 Weights are sharded over the axis `fsdp`, and over `tensor` by heads and by the inner dimension of the feed-forward;
 activations between them over `tensor` by their width.
 """

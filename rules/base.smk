@@ -1,13 +1,11 @@
 """Base causal language models, trained here from scratch or existing ones; each is a Keras preset folder."""
 
 FETCHED_BASES = [name for name in BASES if name not in TRAINED_BASES]
-# The samples of a finetuned model have those of its base model beside them.
-FINETUNED_BASES = {run.recipe["base"] for run in FINETUNE.values()}
-SAMPLED_BASES = [name for name in TRAINED_BASES if config["prompts"]["generate"] and name not in FINETUNED_BASES]
+SAMPLED_BASES = OUTLINE.sampled_bases
 
 
 rule base:
-    """Target: every base model, and the metrics of those trained here."""
+    """Target: every base model, and the metrics and continued prompts of those trained here."""
     localrule: True
     input:
         expand("<results>/base/{run}/preset", run=BASES),

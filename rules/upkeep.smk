@@ -95,7 +95,7 @@ rule track:
     """Target: send the metrics of finished runs to the trackers of the config."""
     localrule: True
     params:
-        recipe=specification(config, RUNS.values(), PATHS, replay=True),
+        recipe=specification(OUTLINE, PATHS, replay=True),
         code=code_digest("upkeep/track", "workflow"),
     log:
         "<logs>/track.log",

@@ -176,6 +176,8 @@ def test_a_config_is_short_and_valid_and_fits_the_text(write, tmp_path, text, ac
     (tmp_path / "my.yaml").write_text(out)
     config = read_config([tmp_path / "my.yaml"], {})
     assert {key: config["corpus"][key] for key in expected} == expected
+    shares = config["corpus"]["held_out"].values()
+    assert (f"note: {sum(shares):.0%} of the documents" in said) == (sum(shares) > 0.2)
     (masked,), (base,) = config["mlm"]["runs"].values(), config["base"].values()
     assert masked["backend"] == "jax" and "model" in base
     assert all(run["resources"].get("accelerator") == accelerator for run in (masked, base))

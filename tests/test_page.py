@@ -94,7 +94,7 @@ def results(tmp_path) -> Path:
     pairs = [{"prompt": "def "} | said]
     pairs[0]["cut"] = {"before": 5, "after": 0}
     write(tmp_path, "finetune/two/generations.json", {"sampling": {}, "prompts": pairs})
-    alone = [{"prompt": "class ", "texts": ["a text <i>alone</i>"], "cut": 1}]
+    alone = [{"prompt": "class ", "continuations": ["a text <i>alone</i>"], "cut": 1}]
     write(tmp_path, "base/three/generations.json", {"sampling": {}, "prompts": alone})
     return tmp_path
 

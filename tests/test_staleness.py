@@ -468,7 +468,8 @@ ROWS = [
     *rows_of(
         "schedules", PYTHON,
         f"{FINETUNE} write_base_tokenizer:given score_ngrams:corpus,base-given score_ngrams:finetune-text,base-given "
-        + shards("tokens/given/corpus/concat-64", ["validation"]) + " " + shards("tokens/given/finetune-text/pad-64"),
+        + shards("tokens/given/corpus/concat-64", ["validation"]) + " " + shards("tokens/given/finetune-text/pad-64")
+        + " continue_prompts:small",
         {"base": "given"},
     ),
     *(

@@ -136,8 +136,8 @@ def test_a_tracker_that_is_not_installed_is_named(monkeypatch):
         check_installed(["wandb"])
 
 
-def test_samples_of_a_causal_model_are_before_and_after(tmp_path):
-    generated = {"prompts": [{"prompt": "def ", "before": ["x"], "after": ["y\nz"]}]}
-    (tmp_path / "generations.json").write_text(json.dumps(generated))
+@pytest.mark.parametrize("texts", [{"before": ["x"], "after": ["y\nz"]}, {"continuations": ["x", "y\nz"]}])
+def test_samples_of_a_causal_model_are_after_their_prompts(tmp_path, texts):
+    (tmp_path / "generations.json").write_text(json.dumps({"prompts": [{"prompt": "def ", **texts}]}))
     ((name, text),) = samples(tmp_path / "generations.json")
     assert name == "samples/0" and text.index("def ") < text.index("x") < text.index("y\n    z")

@@ -60,8 +60,6 @@ def test_a_wrong_target_and_a_wrong_config_are_one_sentence_before_any_job(shipp
     (shipped / "wrong.yaml").write_text(text.replace("vocab_size: 2048", "vocab_size: many", 1))
     assert refused(changing, "--configfile", "wrong.yaml").startswith('wrong.yaml: tokenizer.vocab_size is "many"; ')
     assert not (shipped / "results").exists()
-    empty = changing("finetune", "--configfile", "text.yaml", "--cores", "1").stdout
-    assert "note: the config has nothing for the target finetune." in empty
 
 
 def test_a_recipe_replaces_the_config(shipped):
@@ -227,7 +225,10 @@ def test_a_base_model_that_no_run_finetunes_has_samples_of_its_own(built):
     built("base", *configured(built, {"finetune": {}}), "--cores", "1")
     alone, beside = (read_json(built / f"results/{run}/generations.json") for run in ("base/small", "finetune/python"))
     assert alone["sampling"] == beside["sampling"]
-    assert [row["texts"] for row in alone["prompts"]] == [row["before"] for row in beside["prompts"]]
+    for row, pair in zip(alone["prompts"], beside["prompts"], strict=True):
+        assert (row["continuations"], row["cut"]) == (pair["before"], pair["cut"]["before"])
+    option = configured(built, {"finetune": {}, "generation.seed": 1})
+    assert re.search(r"^continue_prompts +1$", built("base", "-n", *option).stdout, re.M)
 
 
 @pytest.mark.long

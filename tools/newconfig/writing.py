@@ -65,7 +65,7 @@ def tuning_config_of(text: Text, base: Base, accelerator: str | None, run: str) 
 
 
 def held_out(text: Text) -> tuple[float, float]:
-    """Return the share of each split without files that is held out, and the share of the text that is trained on."""
+    """Return the share of each split without files, and the share of the text that is trained on; note a large one."""
     # At least some documents and records are held out, and no more than are evaluated in seconds.
     least = HELD_OUT / text.documents
     share = min(LARGEST, max(0.05, 10_000 / text.characters, least), max(2e6 / text.characters, least))
@@ -73,10 +73,8 @@ def held_out(text: Text) -> tuple[float, float]:
     splits = text.source.get("splits", text.source.get("files"))
     without_files = 3 - len(splits) if isinstance(splits, dict) else 2
     if without_files * share > 0.2:
-        text.notes.append(
-            f"the text is short, so {without_files * share:.0%} of its documents are held out for scores; held_out has "
-            "the shares"
-        )
+        held = f"{without_files * share:.0%} of the documents for training"
+        text.notes.append(f"{held} are held out, so that scores have enough of them; held_out sets the shares")
     return share, text.training * (1 - without_files * share)
 
 

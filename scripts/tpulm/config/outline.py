@@ -372,6 +372,13 @@ class Outline:
         """Return the runs of a stage by name."""
         return {run.name: run for run in self.runs.values() if run.stage == stage}
 
+    @property
+    def sampled_bases(self) -> list[str]:
+        """Base models trained here that continue the prompts alone, not beside a finetuned model."""
+        finetuned = {run.recipe["base"] for run in self.runs_of("finetune").values()}
+        prompts = self.config["prompts"]["generate"]
+        return [name for name in self.runs_of("base") if prompts and name not in finetuned]
+
     def opener(self, model: Model) -> Model:
         """Return the model whose resources a job takes to open a model: for a fetched base, a run that tunes it."""
         tuned = [run for run in self.runs.values() if run.stage == "finetune" and run.base is model.recipe]

@@ -108,7 +108,7 @@ class Start:
         """
         self.workflow, self.evaluations, self.place = workflow, evaluations, place
         self.outline = evaluations.outline
-        self.config, self.runs = self.outline.config, list(self.outline.runs.values())
+        self.config = self.outline.config
         # Names of the targets, also in a module.
         self.tfrecords, self.plan = rule_name(workflow, "tfrecords"), rule_name(workflow, "plan")
         self.follower: subprocess.Popen | None = None  # passes metrics on to trackers
@@ -172,8 +172,6 @@ class Start:
         if workflow.touch:
             return
         jobs = pending_jobs(workflow)
-        for empty in [job.rule.name for job in jobs if job.is_norun and not job.input]:
-            say(f"the config has nothing for the target {empty}.")
         check_shards(partial(jobs_before, workflow), jobs, self.outline.records, self.place.located, self.tfrecords)
         check_folders(partial(jobs_before, workflow), jobs)
         check_until(partial(jobs_before, workflow), jobs, until(workflow))
@@ -201,7 +199,7 @@ class Start:
         if "tensorboard" in missing:
             say("tensorboard is not installed here, so no event files are written; after pip install tensorboard, "
                 "`snakemake track` writes them.")  # fmt: skip
-        specification = tracking.specification(self.config, self.runs, self.place, replay=False)
+        specification = tracking.specification(self.outline, self.place, replay=False)
         specification["trackers"] = [name for name in specification["trackers"] if name not in missing]
         self.follower = tracking.start_trackers(specification, self.place)
 

@@ -219,7 +219,7 @@ def samples(path: Path) -> Iterator[tuple[str, str]]:
         return
     if isinstance(content, dict):
         for number, row in enumerate(content["prompts"]):
-            kinds = [kind for kind in ("before", "after", "texts") if kind in row]
+            kinds = [kind for kind in ("before", "after", "continuations") if kind in row]
             texts = [f"{kind}:\n\n{indent(text, '    ')}" for kind in kinds for text in row[kind]]
             yield f"samples/{number}", "\n\n".join([f"prompt: {row['prompt']}", *texts])
     else:

@@ -4,10 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tpulm.config.outline import Run
+from tpulm.config.outline import Outline, Run
 from tpulm.specs.artifacts import resolved
 from tpulm.workflow.paths import Paths
 
@@ -16,19 +15,24 @@ PATIENCE = 60  # seconds for the process to send the rest at the end
 SAMPLES = {"mlm": "fill_mask.json", "base": "generations.json", "finetune": "generations.json"}
 
 
-def specification(config: Mapping, runs: Iterable[Run], place: Paths, replay: bool) -> dict:
+def specification(outline: Outline, place: Paths, replay: bool) -> dict:
     """Return the specification for `tpulm.workflow.trackers.follow`."""
+
+    def samples(run: Run) -> str:
+        has_samples = run.stage != "base" or run.name in outline.sampled_bases
+        return place.located(f"{run.folder}/{SAMPLES[run.stage]}") if has_samples else ""
+
     return {
-        "trackers": config["trackers"],
+        "trackers": outline.config["trackers"],
         "replay": replay,
         "runs": [
             {
                 "name": run.path,
                 "folder": place.prefixed(f"<logs>/{run.path}"),
-                "samples": place.located(f"{run.folder}/{SAMPLES[run.stage]}") if run.stage in SAMPLES else "",
+                "samples": samples(run),
                 "config": {key: value for key, value in run.recipe.items() if key != "resources"},
             }
-            for run in runs
+            for run in outline.runs.values()
         ],
     }
 
