@@ -1,6 +1,5 @@
 """The time of a step: what of a compiled program is counted, what overlaps, and how it compares with measurements."""
 
-
 import pytest
 from conftest import ROOT
 from tpulm.core.accelerators import topology
